@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only door to the kernels: typed wrappers of the `normserve::` operators, each dispatched by
+// PyTorch to the device of its tensors. Nothing here allocates; callers own every output.
+//
+// Dtypes: "act" is the activation dtype, float32 or bfloat16, one for a whole model. Statistics,
+// norm parameters (gamma, beta, biases) and logits are float32 always. Reads are widened to float32,
+// all arithmetic is float32, and results are rounded to nearest even on store.
+//
+// Laws (each tested): a row's result depends on that row's inputs alone, never on the number of rows
+// beside it; the same path serves prefill and decode; AddNorm stores h rounded and normalises the
+// rounded h; NormAdd rounds once, after the addition. Last strides are 1, row strides are free:
+// anything else is a TORCH_CHECK failure.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/norm_rows.h"
+
+namespace normserve::kernels {
+
+// A norm with its tensors. `gamma` and `beta` are float32 [width], or undefined for 1 and 0.
+struct Norm {
+  NormNumbers numbers;
+  at::Tensor gamma;
+  at::Tensor beta;
+};
+using OptionalNorm = std::optional<Norm>;  // absent = no op at this site
+
+// What follows the first MLP projection.
+enum class Activation : int32_t {
+  kSiluGate = 0,  // silu(gate) * up, input [tokens, 2F] = gate | up
+  kGeluErf = 1,   // exact GELU, input [tokens, F]
+};
+
+// Which elements of a head form a rotary pair.
+enum class RotaryPairs : int32_t {
+  kNone = 0,         // no rotary embedding (learned positions)
+  kHalfSplit = 1,    // (i, i + D/2), Hugging Face Llama
+  kInterleaved = 2,  // (2i, 2i + 1), torchtitan
+};
+
+// y = N(x). x [tokens, width] act, y [tokens, width] act. row_stat [tokens] float32: written where
+// the norm measures a statistic, read where it is carried.
+void NormOp(const at::Tensor& x, const Norm& norm, at::Tensor& row_stat, at::Tensor& y);
+
+// h += N_out(delta); y = N_next(h). Absent N_out: h += delta (AddNorm). Absent N_next: y is not
+// touched and may be undefined (NormAdd, or a plain residual add). Both present: NormAddNorm.
+// N_out never reads or writes row_stat; N_next does as in NormOp.
+// h [tokens, width] act, updated in place; delta [tokens, width] act.
+void ResidualNorm(at::Tensor& h, const at::Tensor& delta, const OptionalNorm& out_norm,
+                  const OptionalNorm& next_norm, at::Tensor& row_stat, at::Tensor& y);
+
+// Layout of the fused projection and of one layer's key-value cache.
+struct AttentionShape {
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t block_size = 0;  // tokens per block, a multiple of 16
+};
+
+// The three norms of the q, k and v projections (SimpleNorm, QK-norm); group_width 0 is the whole
+// projection (heads * head_dim, or kv_heads * head_dim).
+struct QkvNorms {
+  OptionalNorm q, k, v;
+};
+
+// Normalises q, k, v where asked, rotates q and k, leaves q in place and writes k and v to the cache.
+//   qkv       [tokens, (heads + 2 kv_heads) * head_dim] act, q | k | v; its q part is overwritten
+//   cos_sin   [positions, head_dim] float32: head_dim/2 cosines, then head_dim/2 sines; undefined
+//             for kNone
+//   positions [tokens] int32
+//   slots     [tokens] int32: block * block_size + offset in the block; a negative slot writes nothing
+//   k_cache   [blocks, kv_heads, head_dim, block_size] act (keys transposed within a block)
+//   v_cache   [blocks, kv_heads, block_size, head_dim] act
+void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor& cos_sin,
+                        RotaryPairs pairs, const at::Tensor& positions, const at::Tensor& slots,
+                        const AttentionShape& shape, at::Tensor& k_cache, at::Tensor& v_cache);
+
+// Causal attention of each token to positions 0..positions[token] of its own sequence, through the
+// block table. Softmax in float32; sums run in position order.
+//   qkv            as above (its q part is read)
+//   token_sequence [tokens] int32: row of block_tables
+//   block_tables   [sequences, max_blocks] int32
+//   out            [tokens, heads * head_dim] act
+void PagedAttention(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
+                    const at::Tensor& block_tables, const at::Tensor& token_sequence,
+                    const at::Tensor& positions, float scale, const AttentionShape& shape,
+                    at::Tensor& out);
+
+// y = act(N_gate(gate)) * N_up(up) for kSiluGate, y = act(N_gate(x)) for kGeluErf (up absent).
+// x [tokens, 2F] or [tokens, F] act; y [tokens, F] act. group_width 0 is F.
+void Activate(const at::Tensor& x, Activation activation, const OptionalNorm& gate_norm,
+              const OptionalNorm& up_norm, at::Tensor& y);
+
+// A linear layer's weight in the kernels' own layout: on CPU panels of 16 outputs,
+// [ceil(N / 16), K, 16], padded with zeros. `out_features` is N.
+struct PackedWeight {
+  at::Tensor panels;
+  int64_t out_features = 0;
+  int64_t in_features = 0;
+};
+
+// Packs weight [N, K] (float32, bfloat16 or float16, any strides) as `dtype` (float32, bfloat16).
+PackedWeight PackWeight(const at::Tensor& weight, at::ScalarType dtype);
+
+// y = x W^T + bias. x [tokens, K] act, y [tokens, N] act or float32, bias [N] float32 or undefined.
+// Each output is one float32 sum over k = 0..K-1 in order, whatever the number of rows.
+void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& y);
+
+// out[t] = scale * W[ids[t]] (+ positions_table[positions[t]]). ids [tokens] int32; `table` is packed
+// as for Linear, so that a tied head needs no second copy; positions_table [positions, hidden]
+// float32 or undefined; out [tokens, hidden] act.
+void Embed(const at::Tensor& ids, const PackedWeight& table, float scale,
+           const at::Tensor& positions, const at::Tensor& positions_table, at::Tensor& out);
+
+// out[r] = x[rows[r]]. rows [R] int32.
+void GatherRows(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out);
+
+// Ok when every operator has a kernel for the device (checked once at start).
+// `device` is "CPU" or "CUDA". Returns the names that lack one, empty when complete.
+std::vector<std::string> MissingKernels(at::DeviceType device);
+
+}  // namespace normserve::kernels

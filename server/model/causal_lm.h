@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole decoder: embedding, layers, final norm, head. One body for every architecture; what differs
+// (norm plan, rotary pairs, activation, biases) is data fixed at load.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/ops.h"
+#include "norm/norm_plan.h"
+
+namespace normserve::model {
+
+// How to load. Absent optionals follow the checkpoint.
+struct LoadOptions {
+  at::ScalarType dtype = at::kFloat;        // activations and KV cache: kFloat or kBFloat16
+  std::optional<std::string> norm_type;     // --norm-type: for checkpoints whose config cannot say it
+  std::optional<int64_t> bhyt_seq_len;      // --bhyt-seq-len: T in c_attn, overrides config.seq_len
+  enum class Fold { kAuto, kOn, kOff } fold = Fold::kAuto;  // kAuto: on for float32 weights only
+};
+
+// What a loaded model is; plain data, for scheduling limits, ListModels and `inspect`.
+struct ModelDescription {
+  std::string architecture;  // llama, SimpleGPT, PreNormTransformer, PreQKNormTransformer, nanogpt, simple_nanogpt
+  std::string norm_type;
+  uint64_t parameter_count = 0;
+  uint64_t weight_bytes = 0;  // as held in memory
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t layer_count = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_context_tokens = 0;
+  int64_t kv_bytes_per_token = 0;  // all layers, keys and values
+  std::string checkpoint_dtype;    // float32, bfloat16, float16: of the linear weights in the file
+  std::string dtype;               // float32, bfloat16: of the activations
+  std::vector<uint32_t> config_eos_token_ids;  // config.json and generation_config.json, united
+  std::optional<uint32_t> bos_token_id;
+};
+
+// One step's tokens, flat: rows of several sequences one after the other. All int32, on the device.
+struct StepInput {
+  at::Tensor token_ids;       // [tokens]
+  at::Tensor positions;       // [tokens]
+  at::Tensor slots;           // [tokens], see kernels::QkvNormRotaryWrite
+  at::Tensor token_sequence;  // [tokens], row of block_tables
+  at::Tensor block_tables;    // [sequences, max_blocks]
+  at::Tensor logits_rows;     // [rows], indices into tokens: where logits are wanted
+};
+
+// Keys and values of every layer, paged. Owned by the engine's runner.
+struct KvCache {
+  std::vector<at::Tensor> keys;    // per layer, [blocks, kv_heads, head_dim, block_size]
+  std::vector<at::Tensor> values;  // per layer, [blocks, kv_heads, block_size, head_dim]
+  int64_t block_size = 0;
+  int64_t blocks = 0;
+};
+
+// Sees each named intermediate result of a forward pass; for tests that must name the faulty layer.
+// Names: embed, layers.N.<site> (norm outputs), layers.N.attn, layers.N.mlp (before the residual add),
+// hidden.N (residual stream after layer N), norm (final norm output).
+using Probe = std::function<void(std::string_view name, const at::Tensor& value)>;
+
+// Used by one thread. Immutable after loading but for its scratch buffers.
+class CausalLm {
+ public:
+  // Loads and checks a checkpoint folder, strictly: a missing, unknown norm-family, mis-shaped or
+  // truncated tensor, or an unknown option, is one sentence that names file and tensor or key.
+  static absl::StatusOr<std::unique_ptr<CausalLm>> Load(const std::string& directory,
+                                                        const LoadOptions& options);
+  ~CausalLm();
+
+  const ModelDescription& description() const;
+  const norm::NormPlan& norms() const;
+
+  // Zeroed blocks of the model's own shape and dtype.
+  KvCache MakeCache(int64_t blocks, int64_t block_size) const;
+
+  // Runs the layers over all tokens, writes their keys and values, and returns the final-normed hidden
+  // states of logits_rows, [rows, hidden] act. The result is valid until the next call.
+  at::Tensor Forward(const StepInput& input, KvCache& cache, const Probe* probe = nullptr);
+
+  // logits [rows, vocab] float32 of hidden rows (any slice of Forward's result).
+  void Logits(const at::Tensor& hidden, at::Tensor& logits);
+
+ private:
+  struct Impl;
+  explicit CausalLm(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace normserve::model

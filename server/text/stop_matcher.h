@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds stop strings in streamed text and holds back whatever may be the beginning of one.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace normserve::text {
+
+// One per request; used by one thread.
+class StopMatcher {
+ public:
+  // With include_stop the matched string stays in the emitted text; else the text is cut before it.
+  StopMatcher(std::vector<std::string> stops, bool include_stop);
+
+  struct Result {
+    std::string emit;     // safe to send now
+    bool matched = false;
+    std::string match;    // which stop string, when matched
+  };
+  // Feeds decoded text. The earliest match wins; at the same place the longest.
+  // With `allow_match` false (min_new_tokens) text passes, but is still held and never matched.
+  Result Append(std::string_view text, bool allow_match);
+  // The held rest, at the end without a match.
+  std::string Flush();
+
+ private:
+  std::vector<std::string> stops_;
+  bool include_stop_;
+  std::string held_;
+};
+
+}  // namespace normserve::text
