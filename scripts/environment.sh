@@ -9,6 +9,8 @@ export NORMSERVE_ROOT NORMSERVE_CACHE
 export NORMSERVE_TORCH_DIR=${NORMSERVE_TORCH_DIR:-$NORMSERVE_CACHE/libtorch-$LIBTORCH_VERSION/torch}
 # One cargo target folder for every clone and build type: the crates take minutes to compile.
 export NORMSERVE_CARGO_TARGET_DIR=${NORMSERVE_CARGO_TARGET_DIR:-$NORMSERVE_CACHE/cargo-target}
+# Let every clone use the same ccache entries, wherever it lies.
+export CCACHE_BASEDIR=$NORMSERVE_ROOT CCACHE_NOHASHDIR=1
 NORMSERVE_VENV=$NORMSERVE_CACHE/venv
 LEAST_CARGO=1.85
 
