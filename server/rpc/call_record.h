@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one call is apart from its message: request id, peer, deadline, clock; and its one log line.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "engine/request.h"
+
+namespace normserve::rpc {
+
+// Made in the method's handler, kept by the call's reactor. FirstToken from one thread; the rest from
+// the thread that is ending the call.
+class CallRecord {
+ public:
+  // Takes x-request-id of the call's metadata or makes one, and puts it in the initial metadata.
+  // `log` outlives this; `method` is a literal.
+  CallRecord(grpc::CallbackServerContext* context, std::string_view method, const base::Log* log);
+
+  const std::string& id() const { return id_; }
+  absl::Time deadline() const { return deadline_; }
+  void set_model(std::string name) { model_ = std::move(name); }
+  // What --log-prompts shows; absent otherwise.
+  void set_prompt(std::string prompt) { prompt_ = std::move(prompt); }
+
+  // Whether a cancellation seen now is the client's own deadline arriving first: client and server
+  // measure it apart, and gRPC rounds the timeout that it sends up by as much as 1 %.
+  bool CancelledByDeadline(absl::Time now) const;
+
+  void FirstToken();  // the first call counts
+  // The end of a call; how it went is logged by WriteLog, which the reactor calls when gRPC is done
+  // with the call (never on the engine thread: standard error may block).
+  void End(absl::Status status, engine::FinishReason reason, const engine::Usage& usage);
+  void WriteLog() const;
+
+ private:
+  const base::Log* log_;
+  std::string_view method_;
+  std::string id_;
+  std::string peer_;
+  std::string model_;
+  std::optional<std::string> prompt_;
+  absl::Time start_;
+  absl::Time deadline_;
+  absl::Time first_token_ = absl::InfiniteFuture();
+  absl::Time end_ = absl::InfiniteFuture();
+  absl::Status status_;
+  engine::FinishReason reason_ = engine::FinishReason::kNone;
+  engine::Usage usage_;
+};
+
+std::string_view FinishReasonName(engine::FinishReason reason);
+
+}  // namespace normserve::rpc

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/generation_service.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "rpc/call_record.h"
+#include "rpc/generate_reactor.h"
+#include "rpc/model_info.h"
+#include "rpc/request_parser.h"
+#include "rpc/score_reactor.h"
+#include "rpc/status.h"
+#include "rpc/stream_reactor.h"
+
+namespace normserve::rpc {
+namespace {
+
+// A stream that ends before it began.
+class RefusedStream final : public grpc::ServerWriteReactor<v1::GenerateChunk> {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+// Ends a call that needs no engine, or that never reached one, and logs it.
+grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, CallRecord record,
+                                    const absl::Status& status) {
+  record.End(status, engine::FinishReason::kNone, {});
+  record.WriteLog();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+// A request that is refused before the engine is a request received and ended all the same.
+void CountRefused(const ServedModel& model) {
+  if (model.observer == nullptr) return;
+  model.observer->RequestReceived();
+  model.observer->RequestEnded(engine::Terminal::kInvalid, {}, {});
+}
+
+std::string PromptForLog(const v1::GenerateRequest& message) {
+  if (message.prompt_case() == v1::GenerateRequest::kText) return message.text();
+  return absl::StrJoin(message.token_ids().ids(), ",");
+}
+
+// What Generate and GenerateStream do alike before a reactor starts.
+struct Parsed {
+  const ServedModel* model = nullptr;
+  engine::Request request;
+};
+absl::StatusOr<Parsed> ParseCall(const v1::GenerateRequest& message, const ModelTable& models,
+                                 PromptLogging prompt_logging, CallRecord* record) {
+  Parsed parsed;
+  if (prompt_logging == PromptLogging::kOn) record->set_prompt(PromptForLog(message));
+  NS_ASSIGN_OR_RETURN(parsed.model, models.Find(message.model()));
+  record->set_model(parsed.model->card.name);
+  absl::StatusOr<engine::Request> request = ParseGenerate(message, *parsed.model);
+  if (!request.ok()) {
+    CountRefused(*parsed.model);
+    return request.status();
+  }
+  parsed.request = *std::move(request);
+  parsed.request.id = record->id();
+  parsed.request.deadline = record->deadline();
+  return parsed;
+}
+
+absl::Status TokenizeInto(const ServedModel& model, const v1::TokenizeRequest& message,
+                          v1::TokenizeResponse* response) {
+  std::optional<bool> add_special;
+  if (message.has_add_special_tokens()) add_special = message.add_special_tokens();
+  NS_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                      EncodedText("text", message.text(), add_special, model));
+  response->mutable_ids()->Add(ids.begin(), ids.end());
+  for (const uint32_t id : ids) response->add_pieces(model.tokenizer->Piece(id));
+  return absl::OkStatus();
+}
+
+absl::Status DetokenizeInto(const ServedModel& model, const v1::DetokenizeRequest& message,
+                            v1::DetokenizeResponse* response) {
+  NS_RETURN_IF_ERROR(NeedsTokenizer("token_ids", model));
+  NS_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                      CheckedIds("token_ids", message.token_ids(), model));
+  const bool skip = !message.has_skip_special_tokens() || message.skip_special_tokens();
+  NS_ASSIGN_OR_RETURN(*response->mutable_text(), model.tokenizer->Decode(ids, skip));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContext* context,
+                                                      const v1::GenerateRequest* request,
+                                                      v1::GenerateResponse* response) {
+  CallRecord record(context, "Generate", log_);
+  absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, prompt_logging_, &record);
+  if (!parsed.ok()) return FinishNow(context, std::move(record), parsed.status());
+  return GenerateReactor::Start(*parsed->model, std::move(parsed->request), std::move(record),
+                                response);
+}
+
+grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  CallRecord record(context, "GenerateStream", log_);
+  absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, prompt_logging_, &record);
+  if (!parsed.ok()) {
+    record.End(parsed.status(), engine::FinishReason::kNone, {});
+    record.WriteLog();
+    return new RefusedStream(ToGrpc(parsed.status()));
+  }
+  return StreamReactor::Start(*parsed->model, std::move(parsed->request), std::move(record));
+}
+
+grpc::ServerUnaryReactor* GenerationService::Score(grpc::CallbackServerContext* context,
+                                                   const v1::ScoreRequest* request,
+                                                   v1::ScoreResponse* response) {
+  CallRecord record(context, "Score", log_);
+  const absl::StatusOr<const ServedModel*> model = models_->Find(request->model());
+  if (!model.ok()) return FinishNow(context, std::move(record), model.status());
+  record.set_model((*model)->card.name);
+  absl::StatusOr<std::vector<ScoreWork>> work = ParseScore(*request, **model);
+  if (!work.ok()) {
+    CountRefused(**model);
+    return FinishNow(context, std::move(record), work.status());
+  }
+  return ScoreReactor::Start(**model, *std::move(work), std::move(record), response);
+}
+
+grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
+                                                      const v1::TokenizeRequest* request,
+                                                      v1::TokenizeResponse* response) {
+  CallRecord record(context, "Tokenize", log_);
+  const absl::StatusOr<const ServedModel*> model = models_->Find(request->model());
+  if (!model.ok()) return FinishNow(context, std::move(record), model.status());
+  record.set_model((*model)->card.name);
+  return FinishNow(context, std::move(record), TokenizeInto(**model, *request, response));
+}
+
+grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
+                                                        const v1::DetokenizeRequest* request,
+                                                        v1::DetokenizeResponse* response) {
+  CallRecord record(context, "Detokenize", log_);
+  const absl::StatusOr<const ServedModel*> model = models_->Find(request->model());
+  if (!model.ok()) return FinishNow(context, std::move(record), model.status());
+  record.set_model((*model)->card.name);
+  return FinishNow(context, std::move(record), DetokenizeInto(**model, *request, response));
+}
+
+grpc::ServerUnaryReactor* GenerationService::ListModels(grpc::CallbackServerContext* context,
+                                                        const v1::ListModelsRequest*,
+                                                        v1::ListModelsResponse* response) {
+  CallRecord record(context, "ListModels", log_);
+  const std::vector<ServedModel>* models = models_->models();
+  if (models == nullptr) {
+    return FinishNow(context, std::move(record),
+                     absl::UnavailableError("the server is still loading its models"));
+  }
+  for (const ServedModel& model : *models) DescribeModel(model, response->add_models());
+  return FinishNow(context, std::move(record), absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* GenerationService::GetModel(grpc::CallbackServerContext* context,
+                                                      const v1::GetModelRequest* request,
+                                                      v1::ModelInfo* response) {
+  CallRecord record(context, "GetModel", log_);
+  const absl::StatusOr<const ServedModel*> model = models_->Find(request->model());
+  if (!model.ok()) return FinishNow(context, std::move(record), model.status());
+  record.set_model((*model)->card.name);
+  DescribeModel(**model, response);
+  return FinishNow(context, std::move(record), absl::OkStatus());
+}
+
+}  // namespace normserve::rpc

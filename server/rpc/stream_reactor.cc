@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/stream_reactor.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "rpc/status.h"
+
+namespace normserve::rpc {
+
+StreamReactor::StreamReactor(const ServedModel& model, const engine::Request& request,
+                             CallRecord record)
+    : record_(std::move(record)),
+      call_(model.engine),
+      shape_{request.output.logprobs, request.output.top_logprobs > 0, request.sampling.seed} {}
+
+StreamReactor* StreamReactor::Start(const ServedModel& model, engine::Request request,
+                                    CallRecord record) {
+  auto reactor = std::make_shared<StreamReactor>(model, request, std::move(record));
+  reactor->self_ = reactor;
+  const absl::Status status = reactor->call_.Submit(std::move(request), reactor);
+  if (!status.ok()) {
+    engine::Delta refused;
+    refused.finished = true;
+    refused.status = status;
+    reactor->Push(std::move(refused));
+  }
+  return reactor.get();
+}
+
+void StreamReactor::Push(engine::Delta delta) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!delta.tokens.empty()) record_.FirstToken();
+    if (!peer_gone_ && (!delta.tokens.empty() || !delta.text.empty() || delta.finished)) {
+      AppendDelta(delta, shape_, &pending_);
+      has_pending_ = has_pending_ || !delta.tokens.empty() || !delta.text.empty();
+    }
+    if (delta.finished) {
+      ended_ = true;
+      status_ = delta.status;
+      record_.End(delta.status, delta.finish_reason, delta.usage);
+    }
+    if (writing_ || !(has_pending_ || ended_)) return;
+    writing_ = true;
+  }
+  WritePending();
+}
+
+void StreamReactor::WritePending() {
+  bool last = false;
+  bool write = false;
+  absl::Status status;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    chunk_.Clear();
+    chunk_.Swap(&pending_);
+    last = ended_;
+    // The last chunk of a good end is always written: it has the finish reason.
+    write = !peer_gone_ && (has_pending_ || (last && status_.ok()));
+    status = status_;
+    has_pending_ = false;
+  }
+  if (!last) {
+    StartWrite(&chunk_);
+  } else if (write) {
+    StartWriteAndFinish(&chunk_, grpc::WriteOptions(), ToGrpc(status));
+  } else {
+    Finish(ToGrpc(status));
+  }
+}
+
+void StreamReactor::OnWriteDone(bool ok) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!ok) {
+      peer_gone_ = true;
+      has_pending_ = false;
+    }
+    if (!has_pending_ && !ended_) {
+      writing_ = false;
+      return;
+    }
+  }
+  WritePending();
+}
+
+void StreamReactor::OnCancel() {
+  // A passed deadline is the engine's to notice, so that it is counted as one.
+  if (!record_.CancelledByDeadline(absl::Now())) call_.Cancel();
+}
+
+void StreamReactor::OnDone() {
+  record_.WriteLog();
+  self_.reset();  // may delete this
+}
+
+}  // namespace normserve::rpc
