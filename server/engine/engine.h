@@ -8,6 +8,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "engine/request.h"
 #include "engine/runner.h"
 #include "text/tokenizer.h"
@@ -66,6 +69,7 @@ class EngineObserver {
   virtual void Preempted() = 0;
   virtual void PrefixQueried(uint32_t tokens, uint32_t hit_tokens) = 0;
   virtual void NonFiniteRow() = 0;
+  // After every step; one with no sequences ran nothing and only brings the gauges up to date.
   virtual void StepDone(const Step& step, const Gauges& gauges) = 0;
 };
 
@@ -73,9 +77,10 @@ class EngineObserver {
 class Engine {
  public:
   // `tokenizer` may be null (then Request.output.text and stop strings are not allowed); tokenizer and
-  // observer outlive the engine. Starts the thread.
+  // observer outlive the engine, as does `clock` (null: the system's). Starts the thread.
   Engine(std::string name, EngineOptions options, std::unique_ptr<Runner> runner,
-         const text::Tokenizer* tokenizer, EngineObserver* observer);
+         const text::Tokenizer* tokenizer, EngineObserver* observer,
+         const base::Clock* clock = nullptr);
   // Ends what is left with UNAVAILABLE and joins the thread.
   ~Engine();
   Engine(const Engine&) = delete;

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "engine/runner.h"
 #include "engine/sampler.h"
@@ -32,11 +34,18 @@ class ModelRunner final : public Runner {
                                              absl::Span<const RowTask> tasks) override;
 
  private:
+  void PrepareThread();
+  std::vector<RowResult> Forward(const scheduler::Batch& batch, absl::Span<const RowTask> tasks);
+  void Decide(const float* logits, absl::Span<const RowTask> tasks, absl::Span<RowResult> results);
+  absl::Status WarmupStep(int32_t first_position, int32_t tokens);
+
   std::unique_ptr<model::CausalLm> model_;
   kernels::ThreadPool pool_;
   RunnerInfo info_;
   model::KvCache cache_;
-  Sampler sampler_;
+  at::Tensor logits_;               // [rows of a slice, vocab]
+  std::vector<Sampler> samplers_;   // one per thread
+  std::thread::id prepared_;        // the thread whose LibTorch settings are made
 };
 
 }  // namespace normserve::engine
