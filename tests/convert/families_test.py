@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints as the training codes save them become the tensors and configs that the server loads."""
+"""Checkpoints as the training codes save them become what the server loads."""
 
 import json
 

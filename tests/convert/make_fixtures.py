@@ -48,7 +48,7 @@ def nanogpt_weights(args: dict) -> dict[str, torch.Tensor]:
 
 
 def nanogpt() -> None:
-    """As nanoGPT's train.py saves a compiled model: prefix, tied head, optimizer, numbers beside."""
+    """As nanoGPT's train.py saves a compiled model: prefix, tied head, optimizer state."""
     args = dict(
         n_layer=2, n_head=2, n_embd=16, block_size=24, bias=True, vocab_size=40, dropout=0.1
     )
@@ -92,7 +92,7 @@ def simple_nanogpt() -> None:
 
 
 def prenorm() -> None:
-    """A torchtitan state dict: PreNorm, layernorm, as one .pt with the prefix of a full checkpoint."""
+    """A torchtitan state dict: PreNorm, layernorm, one .pt with a full checkpoint's prefix."""
     dim, heads, kv_heads, width, vocab = 16, 4, 2, 48, 24
     weights = {
         "tok_embeddings.weight": random(vocab, dim),
@@ -118,7 +118,7 @@ def prenorm() -> None:
 
 
 def dyt() -> None:
-    """The DyT code's Llama with fused projections; the expected q and k rows are in halves' order."""
+    """The DyT code's Llama, projections fused; expected q and k rows are in halves' order."""
     hidden, heads, kv_heads, width, vocab = 16, 4, 2, 24, 32
     head_dim = hidden // heads
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint cannot run anything: crafted pickles are refused by name, in .pt and in .metadata."""
+"""A checkpoint cannot run anything: crafted pickles are refused by name, in .pt and .metadata."""
 
 import io
 import os
