@@ -19,8 +19,11 @@ class StopMatcher {
     bool matched = false;
     std::string match;    // which stop string, when matched
   };
-  // Feeds decoded text. The earliest match wins; at the same place the longest.
-  // With `allow_match` false (min_new_tokens) text passes, but is still held and never matched.
+  // Feeds decoded text. The match that is complete first wins, at once; of several that end at the
+  // same place the longest. (So a stop string that begins with a shorter one never gets its turn.)
+  // With `allow_match` false (min_new_tokens) text passes, but is still held and never matched; a
+  // match must end in text that was fed with `allow_match`, and may begin before it.
+  // After a match the object is spent.
   Result Append(std::string_view text, bool allow_match);
   // The held rest, at the end without a match.
   std::string Flush();
