@@ -88,7 +88,7 @@ struct Engine::Impl {
   void End(Generation& generation, Delta delta);
   void EndWith(uint64_t handle, const absl::Status& status);
   void EndAll(const absl::Status& status);
-  void Deliver();
+  void PublishAndDeliver(const EngineObserver::Step& step);
 
   const base::SystemClock system_clock;
   const std::unique_ptr<Runner> runner;
@@ -110,8 +110,8 @@ struct Engine::Impl {
 };
 
 void Engine::Impl::Loop() {
-  bool idle = true;
-  for (;;) {
+  PublishAndDeliver(EngineObserver::Step());
+  for (bool idle = true;;) {
     Inbox::Mail mail = inbox.Take(
         /*wait=*/idle, deadlines.empty() ? absl::InfiniteFuture() : deadlines.begin()->first);
     const bool end_all = mail.end_all;
@@ -119,13 +119,11 @@ void Engine::Impl::Loop() {
     Accept(std::move(mail));
     Expire();
     if (end_all) EndAll(ShuttingDown());
+    if (!outgoing.empty()) PublishAndDeliver(EngineObserver::Step());
+    if (stop) return;
     const scheduler::Plan& plan = scheduler.Schedule();
     idle = plan.batch.empty();
-    const EngineObserver::Step step = idle ? EngineObserver::Step() : RunStep(plan);
-    // Published first: whoever sees a request's end finds it in the metrics.
-    statistics.StepDone(step, scheduler, inbox.live());
-    Deliver();
-    if (stop) return;
+    if (!idle) PublishAndDeliver(RunStep(plan));
   }
 }
 
@@ -262,7 +260,9 @@ void Engine::Impl::EndAll(const absl::Status& status) {
   for (uint64_t handle : handles) EndWith(handle, status);
 }
 
-void Engine::Impl::Deliver() {
+// Publishes first: whoever sees a request's end finds it in the metrics.
+void Engine::Impl::PublishAndDeliver(const EngineObserver::Step& step) {
+  statistics.StepDone(step, scheduler, inbox.live());
   for (auto& [outbox, delta] : outgoing) outbox->Push(std::move(delta));
   outgoing.clear();
   inbox.Delivered();
