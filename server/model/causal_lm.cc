@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass over a loaded model.
+#include "model/causal_lm.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "model/loader.h"
+
+namespace normserve::model {
+
+struct CausalLm::Impl {
+  explicit Impl(LoadedModel loaded) : model(std::move(loaded)), scratch(model.scratch) {}
+
+  void Embed(const StepInput& input);
+  at::Tensor Finish(const StepInput& input, const Probe* probe);
+
+  LoadedModel model;
+  Scratch scratch;
+};
+
+CausalLm::CausalLm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CausalLm::~CausalLm() = default;
+
+absl::StatusOr<std::unique_ptr<CausalLm>> CausalLm::Load(const std::string& directory,
+                                                         const LoadOptions& options) {
+  NS_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(directory, options));
+  return std::unique_ptr<CausalLm>(new CausalLm(std::make_unique<Impl>(std::move(model))));
+}
+
+const ModelDescription& CausalLm::description() const { return impl_->model.description; }
+const norm::NormPlan& CausalLm::norms() const { return impl_->model.plan; }
+
+KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size) const {
+  const ModelDescription& d = description();
+  const auto options = at::TensorOptions().dtype(impl_->model.dtype);
+  KvCache cache;
+  cache.blocks = blocks;
+  cache.block_size = block_size;
+  for (int64_t layer = 0; layer < d.layer_count; ++layer) {
+    cache.keys.push_back(at::zeros({blocks, d.kv_heads, d.head_dim, block_size}, options));
+    cache.values.push_back(at::zeros({blocks, d.kv_heads, block_size, d.head_dim}, options));
+  }
+  return cache;
+}
+
+void CausalLm::Impl::Embed(const StepInput& input) {
+  Scratch& s = scratch;
+  at::Tensor& out = model.plan.embed_out ? s.delta : s.residual;
+  kernels::Embed(input.token_ids, model.embedding, model.embedding_scale, input.positions,
+                 model.positions, out);
+  if (model.plan.embed_out) {
+    kernels::NormOp(s.delta, model.plan.embed_out->op, s.row_stat, s.residual);
+  }
+  const kernels::OptionalNorm& first = model.layers.front().attn_in();
+  if (first) kernels::NormOp(s.residual, *first, s.row_stat, s.normed);
+}
+
+at::Tensor CausalLm::Impl::Finish(const StepInput& input, const Probe* probe) {
+  kernels::GatherRows(scratch.residual, input.logits_rows, scratch.gathered);
+  if (!model.plan.final) return scratch.gathered;
+  kernels::NormOp(scratch.gathered, model.plan.final->op, scratch.final_stat, scratch.output);
+  if (probe != nullptr) (*probe)("norm", scratch.output);
+  return scratch.output;
+}
+
+at::Tensor CausalLm::Forward(const StepInput& input, KvCache& cache, const Probe* probe) {
+  Scratch& scratch = impl_->scratch;
+  const std::vector<DecoderLayer>& layers = impl_->model.layers;
+  scratch.Resize(input.token_ids.size(0), input.logits_rows.size(0));
+  impl_->Embed(input);
+  if (probe != nullptr) (*probe)("embed", scratch.residual);
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const LayerStep step{input, cache, impl_->model.cos_sin, scratch, probe, layer};
+    const kernels::OptionalNorm none;
+    layers[layer].Run(step, layer + 1 < layers.size() ? layers[layer + 1].attn_in() : none);
+    if (probe != nullptr) (*probe)(absl::StrCat("hidden.", layer), scratch.residual);
+  }
+  return impl_->Finish(input, probe);
+}
+
+void CausalLm::Logits(const at::Tensor& hidden, at::Tensor& logits) {
+  kernels::Linear(hidden, impl_->model.head.weight, impl_->model.head.bias, logits);
+}
+
+}  // namespace normserve::model

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The feed-forward block of one layer: fused gate and up projection, activation with the norms that
+// stand there, down projection.
+#pragma once
+
+#include "model/layer_step.h"
+
+namespace normserve::model {
+
+// Used by one thread; immutable after loading.
+class Mlp {
+ public:
+  struct Parts {
+    PackedLinear gate_up;
+    PackedLinear out;
+    kernels::OptionalNorm gate;
+    kernels::OptionalNorm up;
+    kernels::Activation activation = kernels::Activation::kSiluGate;
+  };
+  explicit Mlp(Parts parts) : parts_(std::move(parts)) {}
+
+  // scratch.delta = MLP(x). x [tokens, hidden].
+  void Run(const LayerStep& step, const at::Tensor& x) const;
+
+ private:
+  Parts parts_;
+};
+
+}  // namespace normserve::model
