@@ -37,9 +37,10 @@ def test_simple_nanogpt_is_recognised_by_its_names(convert):
     assert (config["architecture"], config["torch_dtype"]) == ("simple_nanogpt", "bfloat16")
 
 
-def test_torchtitan_state_dict_in_one_file(convert):
+@pytest.mark.parametrize("file", ["prenorm.pt", "prenorm_nested.pt"])
+def test_torchtitan_state_dict_in_one_file(convert, file):
     flags = ("--model", "llama2", "--model-args", json.dumps(PRENORM), "--norm-type", "layernorm")
-    code, folder, error = convert(FIXTURES / "prenorm.pt", *flags, "--quiet")
+    code, folder, error = convert(FIXTURES / file, *flags, "--quiet")
     assert (code, error) == (0, "")
     assert_same_tensors(folder / "model.safetensors", FIXTURES / "prenorm.safetensors")
     config = config_of(folder)

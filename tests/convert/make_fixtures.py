@@ -8,8 +8,10 @@ convert to.
 """
 
 import collections
+import io
 import pathlib
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -115,6 +117,14 @@ def prenorm() -> None:
     }
     state["model.freqs_cis"] = torch.polar(torch.ones_like(angles), angles)
     save("prenorm", state, weights)
+    # The same as PyTorch's own dcp_to_torch makes it from a full checkpoint: nested, state beside.
+    nested = {
+        "model": {"freqs_cis": state["model.freqs_cis"]} | weights,
+        "train_state": {"step": torch.tensor(10), "log_steps": io.BytesIO(b"bytes")},
+        "lr_scheduler": {"base_lrs": [1e-3], "last_epoch": 2, "lr_lambdas": [None]},
+        "dataloader": {"dp_rank_0": b"more bytes", "numpy": np.float64(0.5)},
+    }
+    torch.save(nested, FOLDER / "prenorm_nested.pt")
 
 
 def dyt() -> None:

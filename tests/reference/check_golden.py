@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks a folder of golden cases through gRPC: one server serves them all in float32.
 
-Per case: the recorded greedy ids, their log-probabilities within 2e-4, and for both rows of input_ids
-every log-probability of the whole vocabulary within 2e-4 (Score with top_logprobs = vocabulary).
+Per case: the recorded greedy ids, their log-probabilities within 2e-4, and for both rows of
+input_ids every log-probability of the whole vocabulary within 2e-4 (Score with top_logprobs =
+vocabulary).
 
 Needs: numpy, safetensors, grpcio, grpcio-tools.
 usage: check_golden.py --server BINARY [--folder tests/golden_own] [CASE ...]

@@ -88,21 +88,28 @@ class DcpFolder:
         shape: tuple[int, ...],
         chunks: list[tuple[tuple[int, ...], tuple[int, ...]]],
     ) -> np.ndarray:
+        if len(chunks) == 1 and chunks[0][1] == shape:
+            return self._part(name, element, *chunks[0])
         whole = np.empty(shape, element.raw)
         written = np.zeros(shape, bool)
         for offsets, sizes in chunks:
-            part = self._chunk(name, offsets)
-            if part.dtype is not element or part.shape != sizes:
-                raise ConvertError(
-                    f"{self._folder}: the chunk of {name} at {offsets} is {part.dtype.name} "
-                    f"{part.shape} instead of {element.name} {sizes}"
-                )
             target = tuple(slice(at, at + size) for at, size in zip(offsets, sizes, strict=True))
-            whole[target] = part.read()
+            whole[target] = self._part(name, element, offsets, sizes)
             written[target] = True
         if not written.all():
             raise ConvertError(f"{self._folder}: the chunks of {name} do not cover its {shape}")
         return whole
+
+    def _part(
+        self, name: str, element: dtypes.DType, offsets: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> np.ndarray:
+        part = self._chunk(name, offsets)
+        if part.dtype is not element or part.shape != sizes:
+            raise ConvertError(
+                f"{self._folder}: the chunk of {name} at {offsets} is {part.dtype.name} "
+                f"{part.shape} instead of {element.name} {sizes}"
+            )
+        return part.read()
 
     def _chunk(self, name: str, offsets: tuple[int, ...]) -> LazyTensor:
         place = self._places.get((name, offsets)) or (

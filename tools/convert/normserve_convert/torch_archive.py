@@ -188,8 +188,10 @@ class TorchArchive:
             "torch.device": lambda *args: Record("torch.device", args),
             "torch.storage.UntypedStorage": _no_call,
         }
+        # Training state beside the model: numpy numbers, and the bytes that torchtitan keeps.
         for name in ("dtype", "core.multiarray.scalar", "_core.multiarray.scalar"):
             table[f"numpy.{name}"] = _record_maker(f"numpy.{name}")
+        table["_io.BytesIO"] = _record_maker("_io.BytesIO")
         for name in dtypes.BY_STORAGE:
             table[f"torch.{name}"] = _no_call
             table[f"torch.cuda.{name}"] = _no_call
