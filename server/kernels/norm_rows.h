@@ -31,4 +31,47 @@ struct NormNumbers {
   int32_t group_width = 0;  // elements that share one statistic; 0 = the whole row
 };
 
+// How the elements of a row are stored.
+enum class RowType : int32_t { kFloat32 = 0, kBFloat16 = 1 };
+
+// A norm without torch: gamma and beta are the row's width long, or null for 1 and 0.
+struct RowNorm {
+  NormNumbers numbers;
+  const float* gamma = nullptr;
+  const float* beta = nullptr;
+};
+
+// Arguments of the Norm kernel. Strides in elements; the last stride is 1.
+struct NormRows {
+  RowType type = RowType::kFloat32;
+  const void* x = nullptr;  // [rows, width]
+  int64_t x_stride = 0;
+  void* y = nullptr;  // [rows, width]
+  int64_t y_stride = 0;
+  float* row_stat = nullptr;  // [rows], null where the norm has no use for it
+  int64_t width = 0;
+  RowNorm norm;
+};
+
+// Arguments of ResidualNorm: h += out(delta), y = next(h).
+struct ResidualRows {
+  RowType type = RowType::kFloat32;
+  void* h = nullptr;  // [rows, width]
+  int64_t h_stride = 0;
+  const void* delta = nullptr;  // [rows, width]
+  int64_t delta_stride = 0;
+  void* y = nullptr;  // [rows, width], null without `next`
+  int64_t y_stride = 0;
+  float* row_stat = nullptr;  // [rows], of `next`
+  int64_t width = 0;
+  bool has_out = false;
+  bool has_next = false;
+  RowNorm out;
+  RowNorm next;
+};
+
+// Rows [begin, end) on the CPU.
+void NormRowsCpu(const NormRows& args, int64_t begin, int64_t end);
+void ResidualRowsCpu(const ResidualRows& args, int64_t begin, int64_t end);
+
 }  // namespace normserve::kernels

@@ -3,6 +3,7 @@
 // idle server costs nothing and a busy machine is not fought over.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,6 +25,10 @@ class ThreadPool {
   // last), on all threads, and returns when all are done. How work is split never changes a result.
   void ParallelFor(int64_t count, int64_t grain,
                    const std::function<void(int64_t begin, int64_t end)>& body);
+
+  // Working memory of the kernel that runs now, at least `floats` long and 64-byte aligned. Kept
+  // between calls and only ever grown; its contents last until the next call of Scratch.
+  float* Scratch(size_t floats);
 
  private:
   struct State;

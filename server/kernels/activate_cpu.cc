@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Glue of Activate on the CPU: argument contracts, row pointers, threads.
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include "kernels/activate_rows.h"
+#include "kernels/op_args.h"
+#include "kernels/ops.h"
+
+namespace normserve::kernels {
+namespace {
+
+void ActivateCpu(const at::Tensor& x, int64_t activation, Numbers gate_norm,
+                 const MaybeTensor& gate_gamma, const MaybeTensor& gate_beta, Numbers up_norm,
+                 const MaybeTensor& up_gamma, const MaybeTensor& up_beta, const at::Tensor& y) {
+  ActivateRows rows;
+  rows.gated = static_cast<Activation>(activation) == Activation::kSiluGate;
+  rows.type = CheckActivations("y", y, x.size(0), -1);
+  rows.width = y.size(1);
+  const int64_t x_width = rows.gated ? 2 * rows.width : rows.width;
+  TORCH_CHECK(CheckActivations("x", x, x.size(0), x_width) == rows.type,
+              "x: expected the dtype of y");
+  rows.x = x.const_data_ptr();
+  rows.x_stride = x.stride(0);
+  rows.y = y.data_ptr();
+  rows.y_stride = y.stride(0);
+  rows.has_gate_norm = !gate_norm.empty();
+  rows.has_up_norm = !up_norm.empty();
+  TORCH_CHECK(rows.gated || !rows.has_up_norm, "up_norm: there is no up projection without a gate");
+  if (rows.has_gate_norm) {
+    rows.gate = ToRowNorm("gate_norm", gate_norm, gate_gamma, gate_beta, rows.width);
+  }
+  if (rows.has_up_norm) rows.up = ToRowNorm("up_norm", up_norm, up_gamma, up_beta, rows.width);
+  TORCH_CHECK(rows.gate.numbers.stat != NormStat::kCarried &&
+                  rows.up.numbers.stat != NormStat::kCarried,
+              "gate_norm, up_norm: no statistic to carry");
+  ForItems(x.size(0), 1, 2 * x_width,
+           [&](int64_t begin, int64_t end) { ActivateRowsCpu(rows, begin, end); });
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(normserve, CPU, m) { m.impl("activate", ActivateCpu); }
+
+}  // namespace normserve::kernels

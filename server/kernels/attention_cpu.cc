@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Glue of QkvNormRotaryWrite and PagedAttention on the CPU: argument contracts, pointers, threads.
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include "kernels/attention_rows.h"
+#include "kernels/op_args.h"
+#include "kernels/ops.h"
+#include "kernels/qkv_rows.h"
+
+namespace normserve::kernels {
+namespace {
+
+void CheckShape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size) {
+  TORCH_CHECK(kv_heads > 0 && heads > 0 && heads % kv_heads == 0, "heads: ", heads,
+              " is no multiple of kv_heads ", kv_heads);
+  TORCH_CHECK(head_dim > 0 && head_dim <= kMaxHeadDim, "head_dim: ", head_dim, ", allowed 1..",
+              kMaxHeadDim);
+  TORCH_CHECK(block_size > 0 && block_size % 16 == 0, "block_size: ", block_size,
+              " is no multiple of 16");
+}
+
+void CheckCache(const char* name, const at::Tensor& cache, RowType type, int64_t kv_heads,
+                int64_t rows, int64_t columns) {
+  TORCH_CHECK(cache.dim() == 4 && cache.is_contiguous() && cache.size(1) == kv_heads &&
+                  cache.size(2) == rows && cache.size(3) == columns,
+              name, ": expected packed [blocks, ", kv_heads, ", ", rows, ", ", columns, "], got ",
+              cache.sizes());
+  TORCH_CHECK(cache.scalar_type() == (type == RowType::kFloat32 ? at::kFloat : at::kBFloat16), name,
+              ": expected the dtype of qkv, got ", cache.scalar_type());
+}
+
+void QkvCpu(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
+            const MaybeTensor& q_beta, Numbers k_norm, const MaybeTensor& k_gamma,
+            const MaybeTensor& k_beta, Numbers v_norm, const MaybeTensor& v_gamma,
+            const MaybeTensor& v_beta, const MaybeTensor& cos_sin, int64_t pairs,
+            const at::Tensor& positions, const at::Tensor& slots, int64_t heads, int64_t kv_heads,
+            int64_t head_dim, int64_t block_size, const at::Tensor& k_cache,
+            const at::Tensor& v_cache) {
+  CheckShape(heads, kv_heads, head_dim, block_size);
+  const int64_t tokens = qkv.size(0), width = (heads + 2 * kv_heads) * head_dim;
+  QkvRows rows;
+  rows.type = CheckActivations("qkv", qkv, tokens, width);
+  CheckCache("k_cache", k_cache, rows.type, kv_heads, head_dim, block_size);
+  CheckCache("v_cache", v_cache, rows.type, kv_heads, block_size, head_dim);
+  rows.qkv = qkv.data_ptr();
+  rows.qkv_stride = qkv.stride(0);
+  rows.positions = CheckInts("positions", positions, tokens);
+  rows.slots = CheckInts("slots", slots, tokens);
+  rows.heads = heads;
+  rows.kv_heads = kv_heads;
+  rows.head_dim = head_dim;
+  rows.block_size = block_size;
+  rows.k_cache = k_cache.data_ptr();
+  rows.v_cache = v_cache.data_ptr();
+  const auto set_norm = [&](int part, const char* name, Numbers numbers, const MaybeTensor& gamma,
+                            const MaybeTensor& beta, int64_t part_heads) {
+    rows.has_norm[part] = !numbers.empty();
+    if (numbers.empty()) return;
+    RowNorm& norm = rows.norm[part];
+    norm = ToRowNorm(name, numbers, gamma, beta, part_heads * head_dim);
+    const int64_t group = norm.numbers.group_width;
+    TORCH_CHECK(group == 0 || group % head_dim == 0 || head_dim % group == 0, name,
+                ": group_width ", group, " cuts heads of ", head_dim);
+    TORCH_CHECK(norm.numbers.stat != NormStat::kCarried, name, ": no statistic to carry");
+  };
+  set_norm(0, "q_norm", q_norm, q_gamma, q_beta, heads);
+  set_norm(1, "k_norm", k_norm, k_gamma, k_beta, kv_heads);
+  set_norm(2, "v_norm", v_norm, v_gamma, v_beta, kv_heads);
+  rows.rotary = static_cast<RotaryPairs>(pairs) != RotaryPairs::kNone;
+  rows.interleaved = static_cast<RotaryPairs>(pairs) == RotaryPairs::kInterleaved;
+  if (rows.rotary) {
+    TORCH_CHECK(head_dim % 2 == 0, "head_dim: ", head_dim, " is odd, rotary needs pairs");
+    TORCH_CHECK(cos_sin.has_value() && cos_sin->dim() == 2 && cos_sin->size(1) == head_dim,
+                "cos_sin: expected [positions, ", head_dim, "]");
+    rows.cos_sin = CheckFloats("cos_sin", *cos_sin, cos_sin->numel());
+    rows.cos_sin_stride = head_dim;
+    for (int64_t t = 0; t < tokens; ++t) {
+      TORCH_CHECK(rows.positions[t] >= 0 && rows.positions[t] < cos_sin->size(0), "positions[", t,
+                  "]: ", rows.positions[t], " is outside the rotary table of ", cos_sin->size(0));
+    }
+  }
+  const int64_t all_slots = k_cache.size(0) * block_size;
+  TORCH_CHECK(k_cache.size(0) == v_cache.size(0), "v_cache: expected ", k_cache.size(0), " blocks");
+  for (int64_t t = 0; t < tokens; ++t) {
+    TORCH_CHECK(rows.slots[t] < all_slots, "slots[", t, "]: ", rows.slots[t], ", the cache has ",
+                all_slots);
+  }
+  ForItems(tokens, 1, width, [&](int64_t begin, int64_t end) { QkvRowsCpu(rows, begin, end); });
+}
+
+void PagedAttentionCpu(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
+                       const at::Tensor& block_tables, const at::Tensor& token_sequence,
+                       const at::Tensor& positions, double scale, int64_t heads, int64_t kv_heads,
+                       int64_t head_dim, int64_t block_size, const at::Tensor& out) {
+  CheckShape(heads, kv_heads, head_dim, block_size);
+  const int64_t tokens = qkv.size(0);
+  AttentionRows rows;
+  rows.type = CheckActivations("qkv", qkv, tokens, (heads + 2 * kv_heads) * head_dim);
+  TORCH_CHECK(CheckActivations("out", out, tokens, heads * head_dim) == rows.type,
+              "out: expected the dtype of qkv");
+  CheckCache("k_cache", k_cache, rows.type, kv_heads, head_dim, block_size);
+  CheckCache("v_cache", v_cache, rows.type, kv_heads, block_size, head_dim);
+  TORCH_CHECK(block_tables.dim() == 2, "block_tables: expected [sequences, max_blocks]");
+  rows.qkv = qkv.const_data_ptr();
+  rows.qkv_stride = qkv.stride(0);
+  rows.k_cache = k_cache.const_data_ptr();
+  rows.v_cache = v_cache.const_data_ptr();
+  rows.block_tables = CheckInts("block_tables", block_tables, block_tables.numel());
+  rows.block_tables_stride = block_tables.size(1);
+  rows.token_sequence = CheckInts("token_sequence", token_sequence, tokens);
+  rows.positions = CheckInts("positions", positions, tokens);
+  rows.scale = static_cast<float>(scale);
+  rows.heads = heads;
+  rows.kv_heads = kv_heads;
+  rows.head_dim = head_dim;
+  rows.block_size = block_size;
+  rows.out = out.data_ptr();
+  rows.out_stride = out.stride(0);
+  int64_t positions_sum = 0;
+  for (int64_t t = 0; t < tokens; ++t) {
+    TORCH_CHECK(rows.token_sequence[t] >= 0 && rows.token_sequence[t] < block_tables.size(0),
+                "token_sequence[", t, "]: ", rows.token_sequence[t], ", there are ",
+                block_tables.size(0), " block tables");
+    TORCH_CHECK(rows.positions[t] >= 0 && rows.positions[t] < block_tables.size(1) * block_size,
+                "positions[", t, "]: ", rows.positions[t], " is outside the block table");
+    positions_sum += rows.positions[t] + 1;
+  }
+  // Several items per chunk would be uneven: later positions cost more.
+  const int64_t mean_cost = tokens == 0 ? 0 : positions_sum / tokens * head_dim * 2;
+  ForItems(tokens * kv_heads, 1, mean_cost,
+           [&](int64_t begin, int64_t end) { AttentionRowsCpu(rows, begin, end); });
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(normserve, CPU, m) {
+  m.impl("qkv_norm_rotary_write", QkvCpu);
+  m.impl("paged_attention", PagedAttentionCpu);
+}
+
+}  // namespace normserve::kernels

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear kernel: register tiles of (rows) x (panels of 16 outputs). See linear_rows.h for the law
+// that it keeps. bfloat16 weights are widened on load; the bf16 dot-product instruction is not used,
+// since it would round the activations. No torch, no threads.
+#include "kernels/linear_rows.h"
+
+#include "kernels/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/linear_simd.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+#include "kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace normserve::kernels {
+namespace HWY_NAMESPACE {
+
+constexpr int kVectors = static_cast<int>(kPanel / kLanes);  // per panel
+constexpr int kRegisters = kLanes >= 16 ? 32 : 16;
+
+// Rows per tile and panels per call. With R rows and P panels a step keeps R * P accumulators, P
+// weights and one input; latency wants at least 8 accumulators, bandwidth wants few streams.
+constexpr int kMaxRows = kLanes >= 16 ? 12 : kLanes >= 8 ? 6 : kLanes >= 4 ? 2 : 1;
+constexpr int MaxPanels(int rows) {
+  int panels = 8;
+  // One row uses each weight once, so that weights need no registers of their own.
+  const int live = rows == 1 ? 2 : rows + 1;
+  const int budget = rows == 1 ? kRegisters : kRegisters - 2;
+  while (panels > 1 && panels * kVectors * live > budget) panels /= 2;
+  return panels;
+}
+
+// Adds the bias, rounds and stores 16 outputs of one row, fewer in the last panel.
+HWY_INLINE void StorePanel(const LinearRows& a, const VF (&acc)[kVectors], int64_t row,
+                           int64_t first) {
+  const DF d;
+  const size_t n = static_cast<size_t>(std::min(kPanel, a.n - first));
+  for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
+    if (v * kLanes >= n) return;
+    const size_t lanes = std::min(kLanes, n - v * kLanes);
+    const size_t at = static_cast<size_t>(first) + v * kLanes;
+    VF sum = acc[v];
+    if (a.bias != nullptr) {
+      sum = hn::Add(sum, lanes == kLanes ? hn::LoadU(d, a.bias + at)
+                                         : LoadPart(d, a.bias + at, lanes));
+    }
+    const size_t to = static_cast<size_t>(row * a.y_stride) + at;
+    if (a.y_type == RowType::kFloat32) {
+      float* y = static_cast<float*>(a.y) + to;
+      lanes == kLanes ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
+    } else {
+      uint16_t* y = static_cast<uint16_t*>(a.y) + to;
+      lanes == kLanes ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
+    }
+  }
+}
+
+// y[r][n] for R rows and P panels of weights.
+template <int R, int P, typename W>
+HWY_INLINE void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,
+                     int64_t row, int64_t panel) {
+  const DF d;
+  const size_t k = static_cast<size_t>(a.k);
+  const size_t panel_elements = k * kPanel;
+  VF acc[R][P][kVectors];
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) {
+      for (int v = 0; v < kVectors; ++v) acc[r][p][v] = hn::Zero(d);
+    }
+  }
+  for (size_t i = 0; i < k; ++i) {
+    VF weights[P][kVectors];
+    for (int p = 0; p < P; ++p) {
+      for (int v = 0; v < kVectors; ++v) {
+        weights[p][v] = LoadVec(d, w + p * panel_elements + i * kPanel + v * kLanes);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      const VF input = hn::Set(d, x[i * R + r]);
+      for (int p = 0; p < P; ++p) {
+        for (int v = 0; v < kVectors; ++v) {
+          acc[r][p][v] = hn::MulAdd(input, weights[p][v], acc[r][p][v]);
+        }
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) StorePanel(a, acc[r][p], row + r, (panel + p) * kPanel);
+  }
+}
+
+// All tiles of rows over one group of P panels, which stays in the second-level cache meanwhile.
+template <int P, int R, typename W>
+void TileOfHeight(const LinearRows& a, const float* x, const W* w, int64_t row, int64_t height,
+                  int64_t panel) {
+  if constexpr (R > kMaxRows || MaxPanels(R) < P) {
+    return;  // never reached: TilesOf and PanelsAtOnce bound the height
+  } else {
+    if (height == R) return Tile<R, P>(a, x, w, row, panel);
+    TileOfHeight<P, R + 1>(a, x, w, row, height, panel);
+  }
+}
+
+template <int P, typename W>
+void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles, int64_t panel) {
+  const W* w = static_cast<const W*>(a.panels) + panel * a.k * kPanel;
+  for (int64_t t = 0; t < tiles.count; ++t) {
+    const int64_t row = tiles.first_row(t, a.rows);
+    const int64_t height = tiles.first_row(t + 1, a.rows) - row;
+    TileOfHeight<P, 1>(a, packed + row * a.k, w, row, height, panel);
+  }
+}
+
+int64_t MaxRowsTarget() { return kMaxRows; }
+
+int64_t PanelsAtOnceTarget(int64_t rows) {
+  const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
+  return MaxPanels(static_cast<int>((rows + tiles - 1) / tiles));
+}
+
+template <typename W>
+void LinearPanelsOf(const LinearRows& a, const float* packed, int64_t begin, int64_t end) {
+  const RowTiles tiles = TilesOf(a.rows);
+  int64_t at_once = PanelsAtOnceTarget(a.rows);
+  for (int64_t panel = begin; panel < end; panel += at_once) {
+    while (at_once > end - panel) at_once /= 2;
+    if (at_once == 8) PanelGroup<8, W>(a, packed, tiles, panel);
+    if (at_once == 4) PanelGroup<4, W>(a, packed, tiles, panel);
+    if (at_once == 2) PanelGroup<2, W>(a, packed, tiles, panel);
+    if (at_once == 1) PanelGroup<1, W>(a, packed, tiles, panel);
+  }
+}
+
+void LinearPanelsTarget(const LinearRows& args, const float* packed, int64_t begin, int64_t end) {
+  if (args.w_type == RowType::kFloat32) {
+    return LinearPanelsOf<float>(args, packed, begin, end);
+  }
+  LinearPanelsOf<uint16_t>(args, packed, begin, end);
+}
+
+template <typename T>
+void PackInputsOf(const LinearRows& a, int64_t begin, int64_t end, float* packed) {
+  const DF d;
+  const RowTiles tiles = TilesOf(a.rows);
+  const size_t k = static_cast<size_t>(a.k);
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t first = tiles.first_row(t, a.rows);
+    const size_t height = static_cast<size_t>(tiles.first_row(t + 1, a.rows) - first);
+    float* to = packed + static_cast<size_t>(first) * k;
+    for (size_t r = 0; r < height; ++r) {
+      const T* from = static_cast<const T*>(a.x) + (first + static_cast<int64_t>(r)) * a.x_stride;
+      size_t i = 0;
+      if (height == 1) {
+        for (; i + kLanes <= k; i += kLanes) hn::StoreU(LoadVec(d, from + i), d, to + i);
+      }
+      for (; i < k; ++i) to[i * height + r] = ToFloat(from[i]);
+    }
+  }
+}
+
+void PackInputsTarget(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
+  if (args.x_type == RowType::kFloat32) return PackInputsOf<float>(args, begin, end, packed);
+  PackInputsOf<uint16_t>(args, begin, end, packed);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace normserve::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace normserve::kernels {
+
+HWY_EXPORT(MaxRowsTarget);
+HWY_EXPORT(PanelsAtOnceTarget);
+HWY_EXPORT(PackInputsTarget);
+HWY_EXPORT(LinearPanelsTarget);
+
+RowTiles TilesOf(int64_t rows) {
+  const int64_t max = HWY_DYNAMIC_DISPATCH(MaxRowsTarget)();
+  return RowTiles{(rows + max - 1) / max};
+}
+
+int64_t PanelsAtOnce(int64_t rows) { return HWY_DYNAMIC_DISPATCH(PanelsAtOnceTarget)(rows); }
+
+void PackInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackInputsTarget)(args, begin, end, packed);
+}
+
+void LinearPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(LinearPanelsTarget)(args, packed, begin, end);
+}
+
+}  // namespace normserve::kernels
+#endif

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Glue of Norm and ResidualNorm on the CPU: argument contracts, row pointers, threads.
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include "kernels/op_args.h"
+
+namespace normserve::kernels {
+namespace {
+
+void NormCpu(const at::Tensor& x, Numbers norm, const MaybeTensor& gamma, const MaybeTensor& beta,
+             const MaybeTensor& row_stat, const at::Tensor& y) {
+  NormRows rows;
+  rows.type = CheckActivations("x", x, x.size(0), -1);
+  rows.width = x.size(1);
+  TORCH_CHECK(CheckActivations("y", y, x.size(0), rows.width) == rows.type,
+              "y: expected the dtype of x");
+  rows.norm = ToRowNorm("norm", norm, gamma, beta, rows.width);
+  rows.row_stat = CheckRowStat(row_stat, rows.norm.numbers, x.size(0));
+  rows.x = x.const_data_ptr();
+  rows.x_stride = x.stride(0);
+  rows.y = y.data_ptr();
+  rows.y_stride = y.stride(0);
+  ForItems(x.size(0), 1, rows.width,
+           [&](int64_t begin, int64_t end) { NormRowsCpu(rows, begin, end); });
+}
+
+void ResidualNormCpu(const at::Tensor& h, const at::Tensor& delta, Numbers out_norm,
+                     const MaybeTensor& out_gamma, const MaybeTensor& out_beta, Numbers next_norm,
+                     const MaybeTensor& next_gamma, const MaybeTensor& next_beta,
+                     const MaybeTensor& row_stat, const MaybeTensor& y) {
+  ResidualRows rows;
+  rows.type = CheckActivations("h", h, h.size(0), -1);
+  rows.width = h.size(1);
+  TORCH_CHECK(CheckActivations("delta", delta, h.size(0), rows.width) == rows.type,
+              "delta: expected the dtype of h");
+  rows.h = h.data_ptr();
+  rows.h_stride = h.stride(0);
+  rows.delta = delta.const_data_ptr();
+  rows.delta_stride = delta.stride(0);
+  rows.has_out = !out_norm.empty();
+  rows.has_next = !next_norm.empty();
+  if (rows.has_out) {
+    rows.out = ToRowNorm("out_norm", out_norm, out_gamma, out_beta, rows.width);
+    TORCH_CHECK(rows.out.numbers.stat != NormStat::kCarried,
+                "out_norm: a carried statistic has no meaning before the residual add");
+  }
+  if (rows.has_next) {
+    TORCH_CHECK(y.has_value(), "y: needed by next_norm");
+    TORCH_CHECK(CheckActivations("y", *y, h.size(0), rows.width) == rows.type,
+                "y: expected the dtype of h");
+    rows.next = ToRowNorm("next_norm", next_norm, next_gamma, next_beta, rows.width);
+    rows.row_stat = CheckRowStat(row_stat, rows.next.numbers, h.size(0));
+    rows.y = y->data_ptr();
+    rows.y_stride = y->stride(0);
+  }
+  ForItems(h.size(0), 1, 2 * rows.width,
+           [&](int64_t begin, int64_t end) { ResidualRowsCpu(rows, begin, end); });
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(normserve, CPU, m) {
+  m.impl("norm", NormCpu);
+  m.impl("residual_norm", ResidualNormCpu);
+}
+
+}  // namespace normserve::kernels

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain-pointer arguments of QkvNormRotaryWrite; the same for every device, no torch here.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/norm_rows.h"
+
+namespace normserve::kernels {
+
+inline constexpr int64_t kMaxHeadDim = 1024;
+
+struct QkvRows {
+  RowType type = RowType::kFloat32;
+  void* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]; q is overwritten
+  int64_t qkv_stride = 0;
+  bool has_norm[3] = {false, false, false};  // q, k, v
+  RowNorm norm[3];
+  bool rotary = false;
+  bool interleaved = false;          // pairs (2i, 2i + 1); else (i, i + head_dim / 2)
+  const float* cos_sin = nullptr;    // [positions, head_dim]: cosines, then sines
+  int64_t cos_sin_stride = 0;
+  int64_t cos_sin_positions = 0;
+  const int32_t* positions = nullptr;  // [tokens]
+  const int32_t* slots = nullptr;      // [tokens], negative: nothing is written
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;  // at most kMaxHeadDim
+  int64_t block_size = 0;
+  void* k_cache = nullptr;  // [blocks, kv_heads, head_dim, block_size]
+  void* v_cache = nullptr;  // [blocks, kv_heads, block_size, head_dim]
+};
+
+// Tokens [begin, end) on the CPU.
+void QkvRowsCpu(const QkvRows& args, int64_t begin, int64_t end);
+
+}  // namespace normserve::kernels

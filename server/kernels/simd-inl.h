@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads, stores and elementary functions of the row kernels, compiled once per Highway target.
+// Rules of all code above this header: float32 arithmetic only, no contraction but an explicit
+// MulAdd, and the value of an element never depends on its place in a vector or in a row. Nothing
+// here reads or writes past `n`.
+#if defined(NORMSERVE_KERNELS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMSERVE_KERNELS_SIMD_INL_H_
+#undef NORMSERVE_KERNELS_SIMD_INL_H_
+#else
+#define NORMSERVE_KERNELS_SIMD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace normserve::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+inline constexpr size_t kLanes = hn::MaxLanes(DF());
+
+// bfloat16 is held as uint16_t, so that rounding is ours whatever Highway's version does.
+HWY_INLINE VF LoadVec(DF d, const float* p) { return hn::LoadU(d, p); }
+HWY_INLINE VF LoadVec(DF d, const uint16_t* p) {
+  const hn::RebindToUnsigned<DF> du;
+  const hn::Rebind<uint16_t, DF> dh;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, p))));
+}
+
+HWY_INLINE void StoreVec(DF d, VF v, float* p) { hn::StoreU(v, d, p); }
+// Round to nearest even; NaN stays a (quiet) NaN.
+HWY_INLINE void StoreVec(DF d, VF v, uint16_t* p) {
+  const hn::RebindToUnsigned<DF> du;
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<uint16_t, DF> dh;
+  const auto bits = hn::BitCast(du, v);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1u));
+  const auto rounded =
+      hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFu))));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40u));
+  const auto nan = hn::RebindMask(du, hn::IsNaN(v));
+  const auto out = hn::IfThenElse(nan, quiet, rounded);
+  hn::StoreU(hn::DemoteTo(dh, hn::BitCast(di, out)), dh, p);
+}
+
+// The first n < kLanes elements; the other lanes are 0.
+template <typename T>
+HWY_INLINE VF LoadPart(DF d, const T* p, size_t n) {
+  T part[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) part[i] = i < n ? p[i] : T{};
+  return LoadVec(d, part);
+}
+template <typename T>
+HWY_INLINE void StorePart(DF d, VF v, T* p, size_t n) {
+  T part[kLanes];
+  StoreVec(d, v, part);
+  for (size_t i = 0; i < kLanes && i < n; ++i) p[i] = part[i];
+}
+
+HWY_INLINE float ToFloat(float v) { return v; }
+HWY_INLINE float ToFloat(uint16_t v) {
+  const uint32_t bits = static_cast<uint32_t>(v) << 16;
+  float f;
+  std::memcpy(&f, &bits, sizeof(f));
+  return f;
+}
+
+// e^(x - n ln2) for n the nearest integer to x / ln2: Taylor's polynomial of degree 7 in a remainder
+// of at most ln2 / 2.
+HWY_INLINE VF ExpReduced(DF d, VF x, VF n) {
+  VF r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440054690583e-4f), r);
+  VF p = hn::Set(d, 1.0f / 5040.0f);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 720.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 120.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 24.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 6.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  return p;
+}
+
+// exp(x), about 1 ulp over the whole range, subnormal results included; exp(NaN) = NaN.
+// 2^n goes in as two factors, so that neither overflows before the result does.
+HWY_INLINE VF ExpVec(DF d, VF x) {
+  const hn::RebindToSigned<DF> di;
+  const VF clamped = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f));
+  const VF safe = hn::IfThenElse(hn::IsNaN(x), hn::Zero(d), clamped);
+  const VF n = hn::Round(hn::Mul(safe, hn::Set(d, 1.44269504088896341f)));
+  const VF p = ExpReduced(d, safe, n);
+  const auto whole = hn::ConvertTo(di, n);
+  const auto half = hn::ShiftRight<1>(whole);
+  const auto bias = hn::Set(di, 127);
+  const VF f0 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
+  const VF f1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(whole, half), bias)));
+  const VF e = hn::Mul(hn::Mul(p, f0), f1);
+  return hn::IfThenElse(hn::IsNaN(x), x, e);
+}
+
+// tanh(x): odd, within 2e-7, tanh(x) = x for tiny and subnormal x, +-1 far out, NaN for NaN.
+HWY_INLINE VF TanhVec(DF d, VF x) {
+  const hn::RebindToSigned<DF> di;
+  const VF one = hn::Set(d, 1.0f);
+  const VF a = hn::Abs(x);
+  // Below 0.625: x + x^3 P(x^2), P a minimax fit on [0, 0.65] (fit error 7e-9).
+  const VF x2 = hn::Mul(x, x);
+  VF p = hn::Set(d, -5.528631154e-03f);
+  p = hn::MulAdd(p, x2, hn::Set(d, 2.048331313e-02f));
+  p = hn::MulAdd(p, x2, hn::Set(d, -5.369296670e-02f));
+  p = hn::MulAdd(p, x2, hn::Set(d, 1.333089918e-01f));
+  p = hn::MulAdd(p, x2, hn::Set(d, -3.333326280e-01f));
+  const VF small = hn::MulAdd(hn::Mul(p, x2), x, x);
+  // Above: 1 - 2 / (e^2a + 1), with e^2a as in ExpVec; 2a <= 20 needs one factor of two only.
+  const auto nan = hn::IsNaN(x);
+  const VF y = hn::Min(hn::IfThenElse(nan, one, hn::Add(a, a)), hn::Set(d, 20.0f));
+  const VF n = hn::Round(hn::Mul(y, hn::Set(d, 1.44269504088896341f)));
+  const VF e =
+      hn::Mul(ExpReduced(d, y, n),
+              hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)))));
+  const VF large = hn::CopySign(hn::Sub(one, hn::Div(hn::Set(d, 2.0f), hn::Add(e, one))), x);
+  const VF y0 = hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, large);
+  return hn::IfThenElse(nan, x, y0);
+}
+
+// silu(x) = x / (1 + e^-x).
+HWY_INLINE VF SiluVec(DF d, VF x) {
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), ExpVec(d, hn::Neg(x))));
+}
+
+// Exact GELU, x Phi(x), within 3e-7 or half an ulp. Phi(-a) = e^(-t^2) g(t) / (2 + 4t) with
+// t = a / sqrt(2) and g(t) = e^(t^2) erfc(t) (1 + 2t), a polynomial in (t - 2) / (t + 2) (our fit on
+// [0, 10], error 2e-8); the positive side is x - x Phi(-x), so that neither tail cancels.
+HWY_INLINE VF GeluVec(DF d, VF x) {
+  const VF two = hn::Set(d, 2.0f);
+  const VF a = hn::Abs(x);
+  const VF t = hn::Min(hn::Mul(a, hn::Set(d, 0.707106781186547524f)), hn::Set(d, 10.5f));
+  const VF u = hn::Div(hn::Sub(t, two), hn::Add(t, two));
+  VF g = hn::Set(d, -4.017228202e-04f);
+  g = hn::MulAdd(g, u, hn::Set(d, -1.231886679e-03f));
+  g = hn::MulAdd(g, u, hn::Set(d, 1.313729561e-03f));
+  g = hn::MulAdd(g, u, hn::Set(d, 8.633280173e-03f));
+  g = hn::MulAdd(g, u, hn::Set(d, -8.059601299e-03f));
+  g = hn::MulAdd(g, u, hn::Set(d, -5.420471355e-02f));
+  g = hn::MulAdd(g, u, hn::Set(d, 1.640552729e-01f));
+  g = hn::MulAdd(g, u, hn::Set(d, -1.660313904e-01f));
+  g = hn::MulAdd(g, u, hn::Set(d, -9.276397526e-02f));
+  g = hn::MulAdd(g, u, hn::Set(d, 1.276978374e+00f));
+  const VF tail = hn::Div(hn::Mul(ExpVec(d, hn::Neg(hn::Mul(t, t))), g),
+                          hn::MulAdd(t, hn::Set(d, 4.0f), two));
+  // -Inf * 0 is NaN and +Inf stays, as in the plain formula: hence the bound on one side only.
+  const VF positive = hn::Sub(x, hn::Mul(hn::Min(a, hn::Set(d, 16.0f)), tail));
+  const VF y = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(x, tail), positive);
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace normserve::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target

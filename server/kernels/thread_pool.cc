@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// See thread_pool.h. Workers wait passively: a few microseconds of spinning, then a condition
+// variable. OpenMP's pool is not used anywhere, since its spinning threads starve a busy machine.
+#include "kernels/thread_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace normserve::kernels {
+namespace {
+
+void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// About 5 us on the machines at hand: longer than the gap between two kernels of one step, shorter
+// than anything a user could notice.
+constexpr int kSpins = 300;
+// Chunks per thread, so that uneven rows (causal attention) even out.
+constexpr int64_t kChunksPerThread = 4;
+
+constexpr std::align_val_t kAlign{64};
+
+void FreeScratch(float* scratch) { ::operator delete(scratch, kAlign); }
+
+thread_local ThreadPool* current_pool = nullptr;
+
+}  // namespace
+
+// The state word: generation in the high half, then whether that generation still takes workers, then
+// how many are inside. A worker that the system wakes late finds the door shut and is not waited for.
+struct ThreadPool::State {
+  static constexpr uint64_t kGeneration = uint64_t{1} << 32;
+  static constexpr uint64_t kOpen = uint64_t{1} << 31;
+
+  std::vector<std::thread> workers;
+
+  // The task of the open generation: written before the word, read by workers that entered it.
+  const std::function<void(int64_t, int64_t)>* body = nullptr;
+  int64_t count = 0;
+  int64_t chunk = 0;
+  std::atomic<int64_t> next{0};
+
+  std::atomic<uint64_t> word{0};
+  std::atomic<bool> stop{false};
+  std::mutex mutex;
+  std::condition_variable wake;  // a new generation, or stop
+  std::condition_variable done;  // nobody is inside
+  int sleepers = 0;              // workers inside wake.wait; under mutex
+
+  float* scratch = nullptr;
+  size_t scratch_floats = 0;
+
+  static uint64_t Generation(uint64_t word) { return word / kGeneration; }
+  static bool Idle(uint64_t word) { return word % kOpen == 0; }
+
+  void Drain() {
+    for (;;) {
+      const int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
+      if (begin >= count) return;
+      (*body)(begin, std::min(begin + chunk, count));
+    }
+  }
+
+  // Waits for a generation other than `seen` and returns it.
+  uint64_t AwaitGeneration(uint64_t seen) {
+    for (int i = 0; i < kSpins; ++i) {
+      const uint64_t now = Generation(word.load(std::memory_order_acquire));
+      if (now != seen) return now;
+      Pause();
+    }
+    std::unique_lock<std::mutex> lock(mutex);
+    ++sleepers;
+    wake.wait(lock, [&] { return Generation(word.load(std::memory_order_acquire)) != seen; });
+    --sleepers;
+    return Generation(word.load(std::memory_order_acquire));
+  }
+
+  bool Enter(uint64_t generation) {
+    uint64_t now = word.load(std::memory_order_acquire);
+    while (Generation(now) == generation && (now & kOpen) != 0) {
+      if (word.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) return true;
+    }
+    return false;
+  }
+
+  void Leave() {
+    const uint64_t now = word.fetch_sub(1, std::memory_order_acq_rel) - 1;
+    if ((now & kOpen) == 0 && Idle(now)) {
+      // The lock orders this with the caller's check before it sleeps.
+      std::lock_guard<std::mutex> lock(mutex);
+      done.notify_one();
+    }
+  }
+
+  void Work() {
+    uint64_t seen = 0;
+    for (;;) {
+      seen = AwaitGeneration(seen);
+      if (stop.load()) return;
+      if (!Enter(seen)) continue;
+      Drain();
+      Leave();
+    }
+  }
+
+  // Nobody is inside when this is called.
+  void Open() {
+    bool sleeping;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      const uint64_t generation = Generation(word.load(std::memory_order_relaxed)) + 1;
+      word.store(generation * kGeneration + kOpen, std::memory_order_release);
+      sleeping = sleepers > 0;
+    }
+    if (sleeping) wake.notify_all();
+  }
+
+  void CloseAndAwait() {
+    word.fetch_and(~kOpen, std::memory_order_acq_rel);
+    for (int i = 0; i < kSpins; ++i) {
+      if (Idle(word.load(std::memory_order_acquire))) return;
+      Pause();
+    }
+    std::unique_lock<std::mutex> lock(mutex);
+    done.wait(lock, [&] { return Idle(word.load(std::memory_order_acquire)); });
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+  for (int i = 1; i < threads; ++i) {
+    state_->workers.emplace_back([state = state_.get()] { state->Work(); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  state_->stop.store(true);
+  state_->Open();
+  for (std::thread& worker : state_->workers) worker.join();
+  FreeScratch(state_->scratch);
+}
+
+int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }
+
+void ThreadPool::ParallelFor(int64_t count, int64_t grain,
+                             const std::function<void(int64_t begin, int64_t end)>& body) {
+  if (count <= 0) return;
+  grain = std::max<int64_t>(grain, 1);
+  if (state_->workers.empty() || count <= grain) return body(0, count);
+  const int64_t grains = (count + grain - 1) / grain;
+  const int64_t chunks = std::min(grains, threads() * kChunksPerThread);
+  state_->body = &body;
+  state_->count = count;
+  state_->chunk = (grains + chunks - 1) / chunks * grain;
+  state_->next.store(0, std::memory_order_relaxed);
+  state_->Open();
+  state_->Drain();
+  state_->CloseAndAwait();
+}
+
+float* ThreadPool::Scratch(size_t floats) {
+  if (floats > state_->scratch_floats) {
+    FreeScratch(state_->scratch);
+    state_->scratch = nullptr;
+    state_->scratch_floats = 0;
+    state_->scratch = static_cast<float*>(::operator new(floats * sizeof(float), kAlign));
+    state_->scratch_floats = floats;
+  }
+  return state_->scratch;
+}
+
+ScopedPool::ScopedPool(ThreadPool* pool) : previous_(current_pool) { current_pool = pool; }
+ScopedPool::~ScopedPool() { current_pool = previous_; }
+ThreadPool* CurrentPool() { return current_pool; }
+
+}  // namespace normserve::kernels
