@@ -251,4 +251,26 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTiktoken(const std::string& path,
   return std::make_unique<RustTokenizer>("tiktoken", std::move(handle), std::move(names), frame);
 }
 
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const std::string& path,
+                                                             const std::string& bytes,
+                                                             const SpecialTokens& specials) {
+  NsTextHandle* raw = nullptr;
+  std::string error;
+  const int failed = ns_text_load_sentencepiece(Bytes(bytes), bytes.size(), &raw, Into(error));
+  NS_ASSIGN_OR_RETURN(Handle handle, Checked(path, failed, raw, error));
+  NS_ASSIGN_OR_RETURN(Names names, FindNames(handle.get(), path, specials));
+  const int64_t bos = ns_text_bos(handle.get());
+  if (!names.bos && bos >= 0) {
+    names.bos = static_cast<uint32_t>(bos);
+    ns_text_piece(handle.get(), *names.bos, Into(names.bos_text), Into(error));
+  }
+  const int64_t eos = ns_text_eos(handle.get());
+  if (names.eos.empty() && eos >= 0) names.eos.push_back(static_cast<uint32_t>(eos));
+  // MATCHES: Llama 2's own code begins every prompt with BOS.
+  const Frame frame =
+      FrameFor(names, specials, /*file_has_frame=*/false, /*add_bos_by_default=*/true);
+  return std::make_unique<RustTokenizer>("sentencepiece", std::move(handle), std::move(names),
+                                         frame);
+}
+
 }  // namespace normserve::text

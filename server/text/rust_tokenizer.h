@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers whose work is done by the Rust crate in text/rust: tokenizer.json, tiktoken, GPT-2.
-// This is the C++ side of its C ABI plus the rules for BOS and EOS. Private to text.
+// The tokenizers, whose work is done by the Rust crate in text/rust. This is the C++ side of its C ABI plus the rules for BOS and EOS. Private to text.
 #pragma once
 
 #include <memory>
@@ -24,5 +23,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGpt2Builtin(const SpecialTokens& 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTiktoken(const std::string& path,
                                                         const std::string& bytes,
                                                         const SpecialTokens& specials);
+// Likewise of a SentencePiece model.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const std::string& path,
+                                                             const std::string& bytes,
+                                                             const SpecialTokens& specials);
 
 }  // namespace normserve::text

@@ -8,7 +8,6 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "text/rust_tokenizer.h"
-#include "text/sentencepiece_tokenizer.h"
 #include "text/special_tokens.h"
 
 namespace normserve::text {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The C ABI of the Rust crate normserve_text: tokenizers whose reference implementations are Rust.
+ * The C ABI of the Rust crate normserve_text, in which all tokenizers are.
  * Only text/rust_tokenizer.cc includes it. It knows no files: callers read them.
  *
  * Ownership: the handle is the only memory that crosses the border; ns_text_free releases it. Results
@@ -53,12 +53,18 @@ int ns_text_load_gpt2_builtin(NsTextHandle** out, NsTextByteSink error);
  * texts of the special tokens, whose ids follow the last rank in this order. */
 int ns_text_load_tiktoken(const uint8_t* ranks, size_t ranks_size, const uint8_t* specials,
                           size_t specials_size, NsTextHandle** out, NsTextByteSink error);
+/* A SentencePiece BPE model without a normalization table. */
+int ns_text_load_sentencepiece(const uint8_t* model, size_t model_size, NsTextHandle** out,
+                               NsTextByteSink error);
 void ns_text_free(NsTextHandle* handle);
 
 /* One more than the largest id. */
 uint32_t ns_text_vocab_size(const NsTextHandle* handle);
 /* 0 for an id outside the vocabulary. */
 uint32_t ns_text_flags(const NsTextHandle* handle, uint32_t id);
+/* What the model file itself (SentencePiece) calls BOS and EOS, or -1. */
+int64_t ns_text_bos(const NsTextHandle* handle);
+int64_t ns_text_eos(const NsTextHandle* handle);
 /* The id of a token's text, or -1. */
 int64_t ns_text_id(const NsTextHandle* handle, const uint8_t* text, size_t text_size);
 int ns_text_piece(const NsTextHandle* handle, uint32_t id, NsTextByteSink out, NsTextByteSink error);

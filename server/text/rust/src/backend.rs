@@ -15,6 +15,13 @@ pub trait Backend: Send + Sync {
     fn vocab_size(&self) -> u32;
     fn flags(&self, id: u32) -> u32;
     fn id(&self, text: &str) -> Option<u32>;
+    /// The ids that the model file itself calls BOS and EOS.
+    fn bos(&self) -> Option<u32> {
+        None
+    }
+    fn eos(&self) -> Option<u32> {
+        None
+    }
     /// Empty for an unused id.
     fn piece(&self, id: u32) -> String;
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String>;

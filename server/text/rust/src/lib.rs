@@ -4,6 +4,8 @@
 
 mod backend;
 mod huggingface;
+mod sentencepiece;
+mod sentencepiece_proto;
 mod tiktoken;
 
 use backend::Backend;
@@ -148,6 +150,19 @@ pub unsafe extern "C" fn ns_text_load_tiktoken(
 }
 
 /// # Safety
+/// As above.
+#[no_mangle]
+pub unsafe extern "C" fn ns_text_load_sentencepiece(
+    model: *const u8,
+    model_size: usize,
+    out: *mut *mut Handle,
+    error: ByteSink,
+) -> c_int {
+    let model = borrowed(model, model_size);
+    load(out, error, || sentencepiece::from_model(model))
+}
+
+/// # Safety
 /// `handle` came from a load function and is used by nobody any more; or it is null.
 #[no_mangle]
 pub unsafe extern "C" fn ns_text_free(handle: *mut Handle) {
@@ -168,6 +183,20 @@ pub unsafe extern "C" fn ns_text_vocab_size(handle: *const Handle) -> u32 {
 #[no_mangle]
 pub unsafe extern "C" fn ns_text_flags(handle: *const Handle, id: u32) -> u32 {
     (*handle).0.flags(id)
+}
+
+/// # Safety
+/// As above.
+#[no_mangle]
+pub unsafe extern "C" fn ns_text_bos(handle: *const Handle) -> i64 {
+    (*handle).0.bos().map_or(-1, i64::from)
+}
+
+/// # Safety
+/// As above.
+#[no_mangle]
+pub unsafe extern "C" fn ns_text_eos(handle: *const Handle) -> i64 {
+    (*handle).0.eos().map_or(-1, i64::from)
 }
 
 /// # Safety

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SentencePiece BPE models without a normalization table: Llama 2's tokenizer.model and those like it.
+//! Ours and not the SentencePiece library, whose shared object brings another protobuf into a gRPC
+//! server (docs/adr/0030-sentencepiece-without-its-library.md). Other kinds of models are refused.
+//!
+//! DIFFERS: the library takes "</s>" in a text for five characters; our contract is that text which
+//! spells a special token becomes it, as in `transformers`. So a text is cut at the texts of control
+//! pieces, and each part is encoded as a text of its own (with its own leading space). Decoding with
+//! the special tokens does the reverse; without them it is the library's.
+
+use crate::backend::{Backend, BYTE_FALLBACK, SPECIAL, USED};
+use crate::sentencepiece_proto::{parse, Kind, Model};
+use rustc_hash::FxHashMap;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+const SPACE: &str = "\u{2581}"; // stands for a space within pieces
+const NONE: usize = usize::MAX;
+
+struct SentencePiece {
+    model: Model,
+    mergeable: FxHashMap<String, u32>, // normal, user-defined, unused
+    reserved: FxHashMap<String, u32>,  // control, unknown, byte
+    unk: u32,
+    bytes: Vec<u32>,                   // [256] ids of the byte pieces; empty without byte fallback
+    byte_of: FxHashMap<u32, u8>,
+    controls: Vec<u32>,
+    user_defined: Vec<String>,
+}
+
+pub fn from_model(file: &[u8]) -> Result<Box<dyn Backend>, String> {
+    let model = parse(file)?;
+    if model.model_type != 2 {
+        return Err("only BPE models are supported, not unigram, word or char ones; \
+                    put the model's tokenizer.json beside it"
+            .into());
+    }
+    if model.has_charsmap {
+        return Err("models with a normalization table are not supported; \
+                    put the model's tokenizer.json beside it"
+            .into());
+    }
+    Ok(Box::new(SentencePiece::new(model)?))
+}
+
+fn byte_of(piece: &str) -> Option<u8> {
+    (0..=255u8).find(|byte| piece == format!("<0x{byte:02X}>"))
+}
+
+impl SentencePiece {
+    fn new(model: Model) -> Result<Self, String> {
+        let mut new = Self {
+            mergeable: FxHashMap::default(),
+            reserved: FxHashMap::default(),
+            unk: u32::MAX,
+            bytes: Vec::new(),
+            byte_of: FxHashMap::default(),
+            controls: Vec::new(),
+            user_defined: Vec::new(),
+            model,
+        };
+        for id in 0..new.model.pieces.len() as u32 {
+            new.add_piece(id)?;
+        }
+        if new.unk == u32::MAX {
+            return Err("no piece has the type unknown".into());
+        }
+        if new.model.byte_fallback {
+            for byte in 0..=255u8 {
+                let piece = format!("<0x{byte:02X}>");
+                match new.reserved.get(&piece) {
+                    Some(id) if new.byte_of.contains_key(id) => new.bytes.push(*id),
+                    _ => return Err(format!("it has byte_fallback but no byte piece {piece}")),
+                }
+            }
+        }
+        Ok(new)
+    }
+
+    fn add_piece(&mut self, id: u32) -> Result<(), String> {
+        let piece = &self.model.pieces[id as usize];
+        if piece.text.is_empty() {
+            return Err(format!("piece {id} is empty"));
+        }
+        let map = match piece.kind {
+            Kind::Normal | Kind::UserDefined | Kind::Unused => &mut self.mergeable,
+            Kind::Unknown | Kind::Control | Kind::Byte => &mut self.reserved,
+        };
+        if map.insert(piece.text.clone(), id).is_some() {
+            return Err(format!("piece {:?} is there twice", piece.text));
+        }
+        match piece.kind {
+            Kind::Unknown if self.unk != u32::MAX => {
+                return Err("two pieces have the type unknown".into());
+            }
+            Kind::Unknown => self.unk = id,
+            Kind::Control => self.controls.push(id),
+            Kind::UserDefined => self.user_defined.push(piece.text.clone()),
+            Kind::Byte => {
+                let byte = byte_of(&piece.text).filter(|_| self.model.byte_fallback);
+                let byte = byte.ok_or_else(|| {
+                    format!("byte piece {:?} is not <0xNN>, or byte_fallback is off", piece.text)
+                })?;
+                self.byte_of.insert(id, byte);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn kind(&self, id: u32) -> Kind {
+        self.model.pieces[id as usize].kind
+    }
+
+    fn piece_id(&self, text: &str) -> u32 {
+        let found = self.reserved.get(text).or_else(|| self.mergeable.get(text));
+        found.copied().unwrap_or(self.unk)
+    }
+
+    fn normalize(&self, text: &str) -> String {
+        let model = &self.model;
+        let space = if model.escape_whitespaces { SPACE } else { " " };
+        let tidy = model.remove_extra_whitespaces;
+        let text = if tidy { text.trim_start_matches(' ') } else { text };
+        let mut out = String::with_capacity(text.len() * 2);
+        if text.is_empty() {
+            return out;
+        }
+        if model.add_dummy_prefix && !model.whitespace_as_suffix {
+            out.push_str(space);
+        }
+        let mut after_space = false;
+        for c in text.chars() {
+            if c != ' ' {
+                out.push(c);
+            } else if !(tidy && after_space) {
+                out.push_str(space);
+            }
+            after_space = c == ' ';
+        }
+        if tidy {
+            out.truncate(out.trim_end_matches(space).len());
+        }
+        if model.add_dummy_prefix && model.whitespace_as_suffix {
+            out.push_str(space);
+        }
+        out
+    }
+
+    /// The control piece whose text comes first in `text` (of several there the longest), and where.
+    fn next_control(&self, text: &str) -> Option<(usize, u32)> {
+        let mut next: Option<(usize, u32)> = None;
+        for &id in &self.controls {
+            let control = &self.model.pieces[id as usize].text;
+            let Some(at) = text.find(control.as_str()) else { continue };
+            let better = next.is_none_or(|(first, best)| {
+                let longest = self.model.pieces[best as usize].text.len();
+                at < first || (at == first && control.len() > longest)
+            });
+            if better {
+                next = Some((at, id));
+            }
+        }
+        next
+    }
+
+    fn encode_part(&self, text: &str, ids: &mut Vec<u32>) {
+        let normalized = self.normalize(text);
+        let mut after_unknown = false;
+        for (piece, id) in Merger::new(self, &normalized).run() {
+            let unknown = id == self.unk;
+            if unknown && !self.bytes.is_empty() {
+                ids.extend(piece.bytes().map(|byte| self.bytes[usize::from(byte)]));
+            } else if !(unknown && after_unknown) {
+                ids.push(id); // a run of unknown characters is one unknown piece
+            }
+            after_unknown = unknown;
+        }
+    }
+
+    fn decode_part(&self, ids: &[u32], out: &mut String) {
+        let model = &self.model;
+        let strips = model.add_dummy_prefix || model.remove_extra_whitespaces;
+        let mut text = String::new();
+        let mut bytes = Vec::new();
+        let (mut at_start, mut start_seen) = (true, false);
+        for &id in ids {
+            if let Some(&byte) = self.byte_of.get(&id) {
+                bytes.push(byte);
+                continue;
+            }
+            decode_bytes(&mut bytes, &mut text);
+            if start_seen || !text.is_empty() {
+                at_start = false;
+            }
+            start_seen = false;
+            match self.kind(id) {
+                Kind::Control => {}
+                Kind::Unknown => text.push_str(&model.unk_surface),
+                _ => {
+                    let mut piece = model.pieces[id as usize].text.as_str();
+                    if at_start && strips {
+                        if let Some(rest) = piece.strip_prefix(SPACE) {
+                            piece = rest;
+                            start_seen = !model.remove_extra_whitespaces;
+                        }
+                    }
+                    text.push_str(&piece.replace(SPACE, " "));
+                }
+            }
+        }
+        decode_bytes(&mut bytes, &mut text);
+        out.push_str(&text);
+    }
+}
+
+/// Each byte that is not part of a character becomes one U+FFFD.
+fn decode_bytes(bytes: &mut Vec<u8>, text: &mut String) {
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        let valid = match std::str::from_utf8(rest) {
+            Ok(_) => rest.len(),
+            Err(e) => e.valid_up_to(),
+        };
+        text.push_str(&String::from_utf8_lossy(&rest[..valid]));
+        rest = &rest[valid..];
+        if !rest.is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+            rest = &rest[1..];
+        }
+    }
+    bytes.clear();
+}
+
+/// A part of the text that is one piece so far; a doubly linked list in an array.
+struct Symbol {
+    begin: usize,
+    end: usize, // == begin: merged into its left neighbour
+    prev: usize,
+    next: usize,
+    frozen: bool, // user-defined: never merged
+}
+
+struct Candidate {
+    score: f32,
+    left: usize,
+    right: usize,
+    size: usize,
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_score = self.score.partial_cmp(&other.score).unwrap_or(Ordering::Equal);
+        by_score.then_with(|| other.left.cmp(&self.left)) // the highest score, then the leftmost
+    }
+}
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for Candidate {}
+
+/// Merges the characters of one text into pieces, the best-scored pair first.
+struct Merger<'a> {
+    owner: &'a SentencePiece,
+    text: &'a str,
+    symbols: Vec<Symbol>,
+    agenda: BinaryHeap<Candidate>,
+    unused: FxHashMap<&'a str, usize>, // an unused piece that was a candidate: where to cut it
+}
+
+impl<'a> Merger<'a> {
+    fn new(owner: &'a SentencePiece, text: &'a str) -> Self {
+        let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
+        let mut begin = 0;
+        while let Some(first) = text[begin..].chars().next() {
+            let rest = &text[begin..];
+            let user = owner.user_defined.iter().filter(|piece| rest.starts_with(piece.as_str()));
+            let user = user.map(String::len).max();
+            let end = begin + user.unwrap_or(first.len_utf8());
+            let index = symbols.len();
+            let prev = if index == 0 { NONE } else { index - 1 };
+            symbols.push(Symbol { begin, end, prev, next: index + 1, frozen: user.is_some() });
+            begin = end;
+        }
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
+        Self { owner, text, symbols, agenda: BinaryHeap::new(), unused: FxHashMap::default() }
+    }
+
+    fn consider(&mut self, left: usize, right: usize) {
+        if left == NONE || right == NONE {
+            return;
+        }
+        let (a, b) = (&self.symbols[left], &self.symbols[right]);
+        if a.frozen || b.frozen {
+            return;
+        }
+        let piece = &self.text[a.begin..b.end];
+        let Some(&id) = self.owner.mergeable.get(piece) else { return };
+        let score = self.owner.model.pieces[id as usize].score;
+        if self.owner.kind(id) == Kind::Unused {
+            self.unused.insert(piece, a.end - a.begin);
+        }
+        self.agenda.push(Candidate { score, left, right, size: piece.len() });
+    }
+
+    fn run(mut self) -> Vec<(&'a str, u32)> {
+        for right in 1..self.symbols.len() {
+            self.consider(right - 1, right);
+        }
+        while let Some(best) = self.agenda.pop() {
+            let (left, right) = (&self.symbols[best.left], &self.symbols[best.right]);
+            let gone = left.begin == left.end || right.begin == right.end;
+            if gone || left.end - left.begin + right.end - right.begin != best.size {
+                continue; // one of the two has been merged meanwhile
+            }
+            let (end, next) = (right.end, right.next);
+            self.symbols[best.left].end = end;
+            self.symbols[best.left].next = next;
+            self.symbols[best.right].end = self.symbols[best.right].begin;
+            if next != NONE {
+                self.symbols[next].prev = best.left;
+            }
+            self.consider(self.symbols[best.left].prev, best.left);
+            self.consider(best.left, next);
+        }
+        let mut pieces = Vec::new();
+        let mut index = if self.symbols.is_empty() { NONE } else { 0 };
+        while index != NONE {
+            let symbol = &self.symbols[index];
+            self.split_unused(&self.text[symbol.begin..symbol.end], &mut pieces);
+            index = symbol.next;
+        }
+        pieces
+    }
+
+    /// An unused piece is a step of merging only: it is taken apart again.
+    fn split_unused(&self, piece: &'a str, out: &mut Vec<(&'a str, u32)>) {
+        let mut stack = vec![piece];
+        while let Some(piece) = stack.pop() {
+            let id = self.owner.piece_id(piece);
+            match self.unused.get(piece) {
+                Some(&cut) if self.owner.kind(id) == Kind::Unused => {
+                    stack.push(&piece[cut..]);
+                    stack.push(&piece[..cut]);
+                }
+                _ => out.push((piece, id)),
+            }
+        }
+    }
+}
+
+impl Backend for SentencePiece {
+    fn vocab_size(&self) -> u32 {
+        self.model.pieces.len() as u32
+    }
+
+    fn flags(&self, id: u32) -> u32 {
+        match self.model.pieces.get(id as usize).map(|piece| piece.kind) {
+            None => 0,
+            Some(Kind::Control) => USED | SPECIAL,
+            Some(Kind::Byte) => USED | BYTE_FALLBACK,
+            Some(_) => USED,
+        }
+    }
+
+    fn id(&self, text: &str) -> Option<u32> {
+        self.reserved.get(text).or_else(|| self.mergeable.get(text)).copied()
+    }
+
+    fn bos(&self) -> Option<u32> {
+        let id = self.piece_id(&self.model.bos_piece);
+        (self.kind(id) == Kind::Control).then_some(id)
+    }
+
+    fn eos(&self) -> Option<u32> {
+        let id = self.piece_id(&self.model.eos_piece);
+        (self.kind(id) == Kind::Control).then_some(id)
+    }
+
+    fn piece(&self, id: u32) -> String {
+        self.model.pieces.get(id as usize).map(|piece| piece.text.clone()).unwrap_or_default()
+    }
+
+    fn encode(&self, mut text: &str, _add_special: bool) -> Result<Vec<u32>, String> {
+        let mut ids = Vec::new();
+        while let Some((at, control)) = self.next_control(text) {
+            self.encode_part(&text[..at], &mut ids);
+            ids.push(control);
+            text = &text[at + self.model.pieces[control as usize].text.len()..];
+        }
+        self.encode_part(text, &mut ids);
+        Ok(ids)
+    }
+
+    fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, String> {
+        if let Some(id) = ids.iter().find(|&&id| id >= self.vocab_size()) {
+            return Err(format!("unknown id {id}"));
+        }
+        let mut text = String::new();
+        if skip_special {
+            self.decode_part(ids, &mut text);
+            return Ok(text);
+        }
+        for part in ids.split_inclusive(|&id| self.kind(id) == Kind::Control) {
+            self.decode_part(part, &mut text);
+            if let Some(&last) = part.last().filter(|&&id| self.kind(id) == Kind::Control) {
+                text.push_str(&self.model.pieces[last as usize].text);
+            }
+        }
+        Ok(text)
+    }
+}
