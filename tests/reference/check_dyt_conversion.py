@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts random checkpoints of the DyT authors' own Llama and compares the logits.
 
-Their model runs on the checkpoint as it is, own_models.py on what normserve-convert makes of it: so the
-row order of q and k, the split of fused weights and the embedding's scalar are all seen to be right.
+Their model runs on the checkpoint as it is, own_models.py on what normserve-convert makes of it: so
+the row order of q and k, the split of fused weights and the embedding's scalar are all seen to be
+right.
 
 Needs torch, safetensors, `pip install --no-deps ibm-fms==0.0.8` (their base library at the version
 whose module names their code uses) and a checkout of jiachenzhu/DyT.
