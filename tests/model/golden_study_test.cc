@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The golden arrays that exist for one case only: T in c_attn, calibration, left padding, a second
+// checkpoint in one folder, and the trained demo models.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "model/golden_case.h"
+#include "nlohmann/json.hpp"
+
+namespace normserve::model {
+namespace {
+
+constexpr double kTolerance = 1e-4;
+
+std::unique_ptr<CausalLm> Load(const std::string& directory, const LoadOptions& options = {}) {
+  auto lm = CausalLm::Load(directory, options);
+  EXPECT_TRUE(lm.ok()) << lm.status();
+  return lm.ok() ? std::move(*lm) : nullptr;
+}
+
+// The first `tokens` of each row, one sequence each.
+at::Tensor RowsLogits(CausalLm& lm, const GoldenCase& golden, size_t tokens) {
+  auto rows = golden.Rows();
+  for (auto& row : rows) row.resize(tokens);
+  SequenceRunner runner(lm, static_cast<int64_t>(rows.size()), 16);
+  return runner.Feed(rows);
+}
+
+TEST(SeqLen, ConfigDecidesWithoutTheFlag) {
+  const GoldenCase golden = OpenGolden("golden/bhyt_seqlen");
+  const auto lm = Load("golden/bhyt_seqlen");
+  EXPECT_LE(MaxAbsDifference(RowsLogits(*lm, golden, 10), golden.Array("T.precompute48.logits")),
+            kTolerance);
+}
+
+TEST(SeqLen, FlagOverridesTheConfig) {
+  const GoldenCase golden = OpenGolden("golden/bhyt_seqlen");
+  for (int64_t t : {1, 5, 10}) {
+    LoadOptions options;
+    options.bhyt_seq_len = t;
+    const auto lm = Load("golden/bhyt_seqlen", options);
+    const std::string array = "T.fresh_first" + std::to_string(t) + ".logits";
+    EXPECT_LE(MaxAbsDifference(RowsLogits(*lm, golden, static_cast<size_t>(t)),
+                               golden.Array(array)),
+              kTolerance)
+        << array;
+  }
+}
+
+// One step per token must equal the authors' full forward over the same tokens.
+TEST(Calibration, AppliesInDecodeAsInPrefill) {
+  const GoldenCase golden = OpenGolden("golden/bhyt_calibration");
+  const auto lm = Load("golden/bhyt_calibration");
+  std::vector<int32_t> tokens = golden.prompt;
+  tokens.insert(tokens.end(), golden.generated.begin(), golden.generated.end());
+  const at::Tensor logits =
+      LogitsInChunks(*lm, tokens, std::vector<size_t>(tokens.size(), 1));
+  const at::Tensor expected = golden.Array("full_forward_on_generated");
+  const int64_t first = static_cast<int64_t>(golden.prompt.size()) - 1;
+  EXPECT_LE(MaxAbsDifference(logits.slice(0, first, first + expected.size(0)), expected),
+            kTolerance);
+}
+
+TEST(LeftPadding, UnpaddedSequencesEqualPaddedOnes) {
+  const GoldenCase golden = OpenGolden("golden/bhyt_leftpad_batch");
+  const auto lm = Load("golden/bhyt_leftpad_batch");
+  const at::Tensor ids = golden.Array("pad.input_ids");
+  const at::Tensor mask = golden.Array("pad.attention_mask");
+  const at::Tensor generated = golden.Array("pad.generated_ids");
+  const at::Tensor expected = golden.Array("pad.gen_logits");
+  std::vector<std::vector<int32_t>> prompts;
+  for (int64_t r = 0; r < ids.size(0); ++r) {
+    const int64_t length = mask[r].sum().item<int64_t>();
+    prompts.push_back(Int32Row(ids[r].slice(0, ids.size(1) - length)));
+  }
+  SequenceRunner runner(*lm, ids.size(0), 32);
+  at::Tensor logits = runner.Feed(prompts);
+  std::vector<int64_t> last;
+  int64_t end = 0;
+  for (const auto& prompt : prompts) last.push_back((end += static_cast<int64_t>(prompt.size())) - 1);
+  for (int64_t step = 0; step < expected.size(1); ++step) {
+    std::vector<std::vector<int32_t>> next;
+    for (int64_t r = 0; r < ids.size(0); ++r) {
+      const at::Tensor row = logits[step == 0 ? last[static_cast<size_t>(r)] : r];
+      EXPECT_LE(MaxAbsDifference(row, expected[r][step]), kTolerance)
+          << "row " << r << " step " << step;
+      next.push_back({static_cast<int32_t>(generated[r][step].item<int64_t>())});
+    }
+    logits = runner.Feed(next);
+  }
+}
+
+// The bfloat16 export of simplegpt_dcp holds other weights than the float32 one beside it.
+TEST(SimpleGptDcp, WeightsOnlyExport) {
+  const std::string from = "golden/simplegpt_dcp";
+  const GoldenCase golden = OpenGolden(from, "weights_only_bf16");
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / "normserve_weights_only_bf16";
+  std::filesystem::create_directories(folder);
+  const auto overwrite = std::filesystem::copy_options::overwrite_existing;
+  std::filesystem::copy_file(from + "/config.json", folder / "config.json", overwrite);
+  std::filesystem::copy_file(from + "/model.weights_only_bf16.safetensors",
+                             folder / "model.safetensors", overwrite);
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    LoadOptions options;
+    options.dtype = dtype;
+    const auto lm = Load(folder, options);
+    EXPECT_LE(MaxAbsDifference(RowsLogits(*lm, golden, 12), golden.Array("logits")), 0.25);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+class DemoTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(DemoTest, GreedyContinuationsMatch) {
+  const std::string directory = "../models/demo/" + GetParam();
+  const auto lm = Load(directory);
+  ASSERT_NE(lm, nullptr);
+  std::ifstream file(directory + "/expected.json");
+  const nlohmann::json expected = nlohmann::json::parse(file);
+  for (const auto& item : expected["greedy"]) {
+    const auto prompt = item["prompt_ids"].get<std::vector<int32_t>>();
+    const auto ids = item["generated_ids"].get<std::vector<int32_t>>();
+    const auto logprobs = item["logprobs"].get<std::vector<double>>();
+    SequenceRunner runner(*lm, 1, static_cast<int64_t>(prompt.size() + ids.size()));
+    at::Tensor logits = runner.Feed({prompt});
+    for (size_t step = 0; step < ids.size(); ++step) {
+      const at::Tensor row = logits[logits.size(0) - 1];
+      ASSERT_EQ(row.argmax().item<int64_t>(), ids[step]) << item["prompt"] << " step " << step;
+      EXPECT_NEAR(LogProb(row, ids[step]), logprobs[step], 2e-4) << item["prompt"];
+      logits = runner.Feed({{ids[step]}});
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DemoTest, testing::Values("bhyt-kjv", "simplegpt-kjv"),
+                         [](const auto& info) { return info.param.substr(0, info.param.find('-')); });
+
+}  // namespace
+}  // namespace normserve::model
