@@ -60,7 +60,9 @@ def faults_of(path, folder):
 
 def sources(folder):
     base = ROOT / folder if folder == "client" else ROOT / "server" / folder
-    return sorted(p for suffix in ("*.h", "*.cc") for p in base.rglob(suffix))
+    found = sorted(p for suffix in ("*.h", "*.cc") for p in base.rglob(suffix))
+    # The composition root's main file lies beside its folder.
+    return found + sorted((ROOT / "server").glob("*.cc")) if folder == "app" else found
 
 
 def main():
