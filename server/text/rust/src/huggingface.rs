@@ -3,6 +3,7 @@
 //! reference for both. BOS rules of tokenizer_config.json are not applied here.
 
 use crate::backend::{Backend, BYTE_FALLBACK, MAX_VOCAB_SIZE, SPECIAL, USED};
+use serde::de::IgnoredAny;
 use serde_json::{json, Value};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, Tokenizer};
@@ -13,6 +14,8 @@ struct HuggingFace {
 }
 
 pub fn from_json(bytes: &[u8], specials: &[String]) -> Result<Box<dyn Backend>, String> {
+    // The crate panics on some files that are not even JSON; this gives a better sentence.
+    serde_json::from_slice::<IgnoredAny>(bytes).map_err(|e| format!("not JSON: {e}"))?;
     let tokenizer = Tokenizer::from_bytes(bytes).map_err(|e| e.to_string())?;
     Ok(Box::new(HuggingFace::new(tokenizer, specials)?))
 }
