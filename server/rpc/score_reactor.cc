@@ -69,10 +69,6 @@ void ScoreReactor::SubmitMore() {
       if (submitting_) return;
       if (!status_.ok() || next_ == work_.size() || in_flight_ >= kWindow) break;
       item = next_++;
-      if (work_[item].request.score_from == work_[item].request.prompt.size()) {
-        AnswerUnscoredLocked(item);
-        continue;
-      }
       submitting_ = true;
       others_in_flight = in_flight_ > 0;
       ++in_flight_;
@@ -112,16 +108,6 @@ bool ScoreReactor::GiveUpOn(size_t item, const absl::Status& status, bool others
 
 void ScoreReactor::FailLocked(const absl::Status& status) {
   if (status_.ok()) status_ = status;
-}
-
-void ScoreReactor::AnswerUnscoredLocked(size_t item) {
-  engine::Usage usage;
-  usage.prompt_tokens = static_cast<uint32_t>(work_[item].request.prompt.size());
-  ToProto(usage, response_->mutable_items(static_cast<int>(item))->mutable_usage());
-  usage_.prompt_tokens += usage.prompt_tokens;
-  if (model_.observer == nullptr) return;
-  model_.observer->RequestReceived();
-  model_.observer->RequestEnded(engine::Terminal::kScored, {}, usage);
 }
 
 void ScoreReactor::Deliver(size_t item, const engine::Delta& delta) {

@@ -43,8 +43,6 @@ class ScoreReactor final : public grpc::ServerUnaryReactor,
   // Marks item `item` as failed to start; false when it is to be tried again later.
   bool GiveUpOn(size_t item, const absl::Status& status, bool others_in_flight);
   void FailLocked(const absl::Status& status);
-  // An item of one token without a context: nothing for the engine to do.
-  void AnswerUnscoredLocked(size_t item);
   void FinishIfDone();
   void CancelAll();
 

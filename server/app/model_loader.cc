@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/model_loader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "app/cache_size.h"
+#include "app/generation_config.h"
+#include "app/machine.h"
+#include "base/status_macros.h"
+#include "norm/norm_plan.h"
+
+namespace normserve::app {
+namespace {
+
+absl::Status Named(const std::string& name, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("model '", name, "': ", status.message()));
+}
+
+model::LoadOptions LoadOptionsOf(const Options& options, const std::string& name) {
+  model::LoadOptions load;
+  load.dtype = options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  const auto norm_type = options.norm_types.find(name);
+  if (norm_type != options.norm_types.end()) load.norm_type = norm_type->second;
+  const auto seq_len = options.bhyt_seq_lens.find(name);
+  if (seq_len != options.bhyt_seq_lens.end()) load.bhyt_seq_len = seq_len->second;
+  load.fold = options.fold == "on"    ? model::LoadOptions::Fold::kOn
+              : options.fold == "off" ? model::LoadOptions::Fold::kOff
+                                      : model::LoadOptions::Fold::kAuto;
+  return load;
+}
+
+// The union of what config, generation_config and tokenizer name; ids that the model cannot produce
+// cannot end anything.
+std::vector<uint32_t> EosIds(const model::ModelDescription& description,
+                             const text::Tokenizer* tokenizer) {
+  std::vector<uint32_t> ids = description.config_eos_token_ids;
+  if (tokenizer != nullptr) {
+    const std::vector<uint32_t> more = tokenizer->eos_ids();
+    ids.insert(ids.end(), more.begin(), more.end());
+  }
+  ids.erase(std::remove_if(ids.begin(), ids.end(),
+                           [&](uint32_t id) { return id >= description.vocab_size; }),
+            ids.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+std::vector<rpc::ModelCard::Norm> NormsOf(const norm::NormPlan& plan) {
+  std::vector<rpc::ModelCard::Norm> out;
+  const auto add = [&](std::optional<uint32_t> layer, norm::NormSite site,
+                       const std::optional<norm::NormSpec>& spec) {
+    if (!spec) return;
+    out.push_back({layer, std::string(norm::NormSiteName(site)), norm::DescribeNorm(*spec)});
+  };
+  add(std::nullopt, norm::NormSite::embed_out, plan.embed_out);
+  for (size_t layer = 0; layer < plan.layers.size(); ++layer) {
+    for (size_t site = 0; site < norm::kLayerSites; ++site) {
+      add(static_cast<uint32_t>(layer), static_cast<norm::NormSite>(site),
+          plan.layers[layer].sites[site]);
+    }
+  }
+  add(std::nullopt, norm::NormSite::final, plan.final);
+  return out;
+}
+
+rpc::ModelCard CardOf(const std::string& name, const model::CausalLm& model) {
+  const model::ModelDescription& description = model.description();
+  rpc::ModelCard card;
+  card.name = name;
+  card.architecture = description.architecture;
+  card.norm_type = description.norm_type;
+  card.parameter_count = description.parameter_count;
+  card.dtype = description.dtype;
+  card.device = "cpu";
+  card.layer_count = static_cast<uint32_t>(description.layer_count);
+  card.hidden_size = static_cast<uint32_t>(description.hidden_size);
+  card.weight_bytes = description.weight_bytes;
+  card.norms = NormsOf(model.norms());
+  card.folded = model.norms().folded;
+  card.notes = model.norms().notes;
+  return card;
+}
+
+absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(named.directory, ignored)) {
+    return absl::NotFoundError(absl::StrCat(named.directory, ": no such folder"));
+  }
+  Checkpoint out;
+  NS_ASSIGN_OR_RETURN(out.defaults, LoadGenerationDefaults(named.directory));
+  NS_ASSIGN_OR_RETURN(out.tokenizer, text::LoadTokenizer(named.directory));
+  NS_ASSIGN_OR_RETURN(out.model, model::CausalLm::Load(named.directory,
+                                                       LoadOptionsOf(options, named.name)));
+  out.defaults.server_max_new_tokens = options.default_max_new_tokens;
+  out.defaults.eos_token_ids = EosIds(out.model->description(), out.tokenizer.get());
+  out.card = CardOf(named.name, *out.model);
+  return out;
+}
+
+absl::StatusOr<std::unique_ptr<engine::ModelRunner>> Make(const Options& options,
+                                                          Checkpoint* checkpoint) {
+  const model::ModelDescription& description = checkpoint->model->description();
+  CacheRequest cache;
+  cache.tokens = options.kv_cache_tokens;
+  cache.memory_bytes = options.kv_cache_memory_bytes;
+  cache.bytes_per_token = static_cast<uint64_t>(description.kv_bytes_per_token);
+  cache.block_size = options.block_size;
+  cache.max_context_tokens = static_cast<uint64_t>(description.max_context_tokens);
+  cache.max_running = options.max_running;
+  cache.free_bytes = FreeMemoryBytes();
+  engine::ModelRunnerOptions runner_options;
+  runner_options.block_size = options.block_size;
+  NS_ASSIGN_OR_RETURN(runner_options.blocks, CacheBlocks(cache));
+  runner_options.threads = options.threads > 0 ? options.threads : UsableCores();
+  checkpoint->card.kv_cache_tokens = uint64_t{runner_options.blocks} * options.block_size;
+  checkpoint->card.kv_cache_bytes = checkpoint->card.kv_cache_tokens * cache.bytes_per_token;
+
+  auto runner =
+      std::make_unique<engine::ModelRunner>(std::move(checkpoint->model), runner_options);
+  NS_RETURN_IF_ERROR(runner->Warmup());
+  return runner;
+}
+
+}  // namespace
+
+absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options) {
+  absl::StatusOr<Checkpoint> checkpoint = Load(named, options);
+  if (!checkpoint.ok()) return Named(named.name, checkpoint.status());
+  return checkpoint;
+}
+
+absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& options,
+                                                                Checkpoint* checkpoint) {
+  absl::StatusOr<std::unique_ptr<engine::ModelRunner>> runner = Make(options, checkpoint);
+  if (!runner.ok()) return Named(checkpoint->card.name, runner.status());
+  return runner;
+}
+
+absl::Status CheckDevice(const Options& options) {
+  if (options.device != "cuda") return absl::OkStatus();
+  return absl::UnimplementedError(
+      "--device cuda: this build has no CUDA kernels; allowed: cpu, auto");
+}
+
+}  // namespace normserve::app

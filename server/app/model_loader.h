@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a --model flag to what main composes: tokenizer, model, runner, request defaults, card.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "app/options.h"
+#include "engine/model_runner.h"
+#include "model/causal_lm.h"
+#include "rpc/served_model.h"
+#include "text/tokenizer.h"
+
+namespace normserve::app {
+
+// A checkpoint folder read and checked; nothing allocated beyond its weights.
+struct Checkpoint {
+  std::unique_ptr<text::Tokenizer> tokenizer;  // may be null
+  std::unique_ptr<model::CausalLm> model;
+  rpc::GenerationDefaults defaults;
+  rpc::ModelCard card;  // without the KV cache's size
+};
+
+// Errors are one sentence that begins with the model's name.
+absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options);
+
+// What runs it, KV cache included and warmed up; fills the card's cache sizes. Takes checkpoint->model.
+absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& options,
+                                                                Checkpoint* checkpoint);
+
+// OK when this build can serve on --device.
+absl::Status CheckDevice(const Options& options);
+
+}  // namespace normserve::app

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line and the config file as plain data. No model, no engine: what a flag means is done
+// elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+
+namespace normserve::app {
+
+enum class Command { kServe, kCheck, kInspect };
+
+struct NamedModel {
+  std::string name;
+  std::string directory;
+};
+
+struct Options {
+  Command command = Command::kServe;
+
+  std::vector<NamedModel> models;
+  std::string listen = "127.0.0.1:50051";
+  std::string metrics_listen = "127.0.0.1:9464";
+  std::string device = "auto";
+  std::string dtype = "float32";
+  std::string ready_file;  // empty: none
+
+  std::map<std::string, std::string> norm_types;   // by model name
+  std::map<std::string, int64_t> bhyt_seq_lens;    // by model name
+  std::string fold = "auto";
+
+  uint32_t block_size = 32;
+  std::optional<uint64_t> kv_cache_tokens;         // per model
+  std::optional<uint64_t> kv_cache_memory_bytes;   // per model
+  uint32_t max_step_tokens = 512;
+  uint32_t max_running = 64;
+  uint32_t max_waiting = 1024;
+  uint64_t max_waiting_tokens = 1 << 20;
+  bool prefix_cache = true;
+  uint32_t default_max_new_tokens = 256;
+
+  int threads = 0;          // 0: the machine's cores
+  std::string simd;         // empty: the best that the machine has
+  base::LogLevel log_level = base::LogLevel::kInfo;
+  bool log_prompts = false;
+  uint32_t drain_timeout_seconds = 30;
+
+  std::string inspect_directory;
+  bool inspect_json = false;
+};
+
+// What parsing came to: options to run with, or text to print and a code to exit with.
+struct ParsedCommandLine {
+  std::optional<Options> options;
+  int exit_code = 0;
+  std::string out;    // for standard output: --help, --version
+  std::string error;  // for standard error: one sentence naming the flag or key
+};
+
+// Flags, then the --config file for what they leave open, then the environment (NORMSERVE_SIMD), then
+// defaults.
+ParsedCommandLine ParseCommandLine(int argc, const char* const* argv);
+
+}  // namespace normserve::app

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file that tells a waiting script which ports were picked.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace normserve::app {
+
+// {"grpc_port": N, "metrics_port": M}, there whole or not at all.
+absl::Status WriteReadyFile(const std::string& path, int grpc_port, int metrics_port);
+
+// Before loading: one left by an earlier run must not speak for this one.
+void RemoveReadyFile(const std::string& path);
+
+}  // namespace normserve::app

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/yaml_config.h"
+
+#include <yaml-cpp/yaml.h>
+
+namespace normserve::app {
+namespace {
+
+// CLI11 takes errors of a config reader as exceptions, and ParseCommandLine catches them.
+[[noreturn]] void Fail(const std::string& message) {
+  throw CLI::ConversionError(message, CLI::ExitCodes::ConversionError);
+}
+
+std::string Scalar(const std::string& key, const YAML::Node& node) {
+  if (!node.IsScalar()) Fail("key '" + key + "': expected a single value here");
+  return node.Scalar();
+}
+
+CLI::ConfigItem Item(const std::string& key, const YAML::Node& value) {
+  CLI::ConfigItem item;
+  item.name = key;
+  if (value.IsSequence()) {
+    for (const YAML::Node& entry : value) item.inputs.push_back(Scalar(key, entry));
+  } else if (value.IsMap()) {
+    for (const auto& entry : value) {
+      item.inputs.push_back(Scalar(key, entry.first) + "=" + Scalar(key, entry.second));
+    }
+  } else {
+    item.inputs.push_back(Scalar(key, value));
+  }
+  return item;
+}
+
+}  // namespace
+
+std::vector<CLI::ConfigItem> YamlConfig::from_config(std::istream& input) const {
+  std::vector<CLI::ConfigItem> items;
+  try {
+    const YAML::Node root = YAML::Load(input);
+    if (root.IsNull()) return items;
+    if (!root.IsMap()) Fail("expected a map of flag names to values");
+    for (const auto& entry : root) {
+      const std::string key = Scalar("", entry.first);
+      if (key == "config") Fail("key 'config': a config file cannot name another");
+      items.push_back(Item(key, entry.second));
+    }
+  } catch (const YAML::Exception& error) {
+    Fail(error.what());
+  }
+  return items;
+}
+
+}  // namespace normserve::app

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The composition root: flags to objects. Everything that lives as long as the server is a local here,
+// owned here, and destroyed in reverse order.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "app/inspect.h"
+#include "app/model_loader.h"
+#include "app/options.h"
+#include "app/ready_file.h"
+#include "app/stop_signal.h"
+#include "app/version.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "engine/engine.h"
+#include "kernels/row_softmax.h"
+#include "metrics/exposer.h"
+#include "metrics/model_metrics.h"
+#include "rpc/server.h"
+
+namespace normserve {
+namespace {
+
+// One model in service. The engine is last: it ends before what it uses.
+struct ModelInService {
+  app::Checkpoint checkpoint;
+  std::unique_ptr<metrics::ModelMetrics> metrics;
+  std::unique_ptr<engine::Engine> engine;
+};
+
+engine::EngineOptions EngineOptionsOf(const app::Options& options) {
+  engine::EngineOptions out;
+  out.max_step_tokens = options.max_step_tokens;
+  out.max_running = options.max_running;
+  out.max_waiting = options.max_waiting;
+  out.max_waiting_tokens = options.max_waiting_tokens;
+  out.prefix_cache = options.prefix_cache;
+  return out;
+}
+
+absl::StatusOr<ModelInService> LoadModel(const app::NamedModel& named, const app::Options& options,
+                                         prometheus::Registry& registry, const base::Log& log) {
+  ModelInService out;
+  const absl::Time start = absl::Now();
+  NS_ASSIGN_OR_RETURN(out.checkpoint, app::LoadCheckpoint(named, options));
+  NS_ASSIGN_OR_RETURN(auto runner, app::MakeRunner(options, &out.checkpoint));
+  out.metrics = std::make_unique<metrics::ModelMetrics>(registry, named.name);
+  out.engine =
+      std::make_unique<engine::Engine>(named.name, EngineOptionsOf(options), std::move(runner),
+                                       out.checkpoint.tokenizer.get(), out.metrics.get());
+  const rpc::ModelCard& card = out.checkpoint.card;
+  log.Info("model_loaded", {{"model", named.name},
+                            {"dir", named.directory},
+                            {"architecture", card.architecture},
+                            {"norm_type", card.norm_type},
+                            {"parameters", card.parameter_count},
+                            {"dtype", card.dtype},
+                            {"kv_cache_tokens", card.kv_cache_tokens},
+                            {"seconds", absl::ToDoubleSeconds(absl::Now() - start)}});
+  if (card.kv_cache_tokens < out.engine->runner_info().max_context_tokens) {
+    log.Warning("kv_cache_below_context",
+                {{"model", named.name},
+                 {"kv_cache_tokens", card.kv_cache_tokens},
+                 {"max_context_tokens", out.engine->runner_info().max_context_tokens}});
+  }
+  for (const std::string& note : card.notes) {
+    log.Warning("checkpoint_note", {{"model", named.name}, {"note", note}});
+  }
+  return out;
+}
+
+std::vector<rpc::ServedModel> ServedModels(const std::vector<ModelInService>& models) {
+  std::vector<rpc::ServedModel> served;
+  for (const ModelInService& model : models) {
+    served.push_back({model.checkpoint.card, model.checkpoint.defaults, model.engine.get(),
+                      model.checkpoint.tokenizer.get(), model.metrics.get()});
+  }
+  return served;
+}
+
+void DrainAll(const std::vector<ModelInService>& models, absl::Time deadline) {
+  std::vector<std::thread> drains;
+  for (const ModelInService& model : models) {
+    drains.emplace_back([&model, deadline] { model.engine->Drain(deadline); });
+  }
+  for (std::thread& drain : drains) drain.join();
+}
+
+absl::Status Serve(const app::Options& options, const base::Log& log) {
+  app::StopSignal stop;
+  if (!options.ready_file.empty()) app::RemoveReadyFile(options.ready_file);
+
+  auto registry = std::make_shared<prometheus::Registry>();
+  metrics::AddBuildInfo(*registry, app::BuildInfo());
+  rpc::ModelTable table;
+  std::vector<ModelInService> models;
+  NS_ASSIGN_OR_RETURN(const auto exposer,
+                      metrics::Exposer::Start(options.metrics_listen, registry));
+  rpc::ServerOptions server_options;
+  server_options.listen = options.listen;
+  server_options.log_prompts = options.log_prompts;
+  for (const app::NamedModel& named : options.models) {
+    server_options.model_names.push_back(named.name);
+  }
+  NS_ASSIGN_OR_RETURN(const auto server, rpc::Server::Start(server_options, &table, &log));
+  log.Info("listening", {{"version", app::VersionLine()},
+                         {"grpc_port", server->port()},
+                         {"metrics_port", exposer->port()},
+                         {"simd", kernels::SimdTargetName()}});
+
+  for (const app::NamedModel& named : options.models) {
+    if (stop.Received()) return absl::OkStatus();
+    NS_ASSIGN_OR_RETURN(ModelInService model, LoadModel(named, options, *registry, log));
+    models.push_back(std::move(model));
+  }
+  table.Publish(ServedModels(models));
+  server->SetServing();
+  if (!options.ready_file.empty()) {
+    NS_RETURN_IF_ERROR(
+        app::WriteReadyFile(options.ready_file, server->port(), exposer->port()));
+  }
+  log.Info("serving", {{"grpc_port", server->port()}, {"metrics_port", exposer->port()}});
+
+  stop.Wait();
+  log.Info("draining", {{"timeout_s", options.drain_timeout_seconds}});
+  server->BeginDrain();
+  const absl::Time deadline = absl::Now() + absl::Seconds(options.drain_timeout_seconds);
+  DrainAll(models, deadline);
+  // What the engines ended still has to reach its clients.
+  server->Shutdown(std::max(deadline, absl::Now() + absl::Seconds(1)));
+  log.Info("stopped");
+  return absl::OkStatus();
+}
+
+absl::Status Check(const app::Options& options) {
+  for (const app::NamedModel& named : options.models) {
+    NS_ASSIGN_OR_RETURN(app::Checkpoint checkpoint, app::LoadCheckpoint(named, options));
+    NS_RETURN_IF_ERROR(app::MakeRunner(options, &checkpoint).status());
+    std::fputs(app::CheckLine(checkpoint).c_str(), stdout);
+  }
+  std::fputs(absl::StrCat("gRPC on ", options.listen, ", metrics on ", options.metrics_listen,
+                          ": all checks passed\n").c_str(), stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Inspect(const app::Options& options) {
+  NS_ASSIGN_OR_RETURN(const app::Checkpoint checkpoint,
+                      app::LoadCheckpoint(options.models[0], options));
+  const std::string text =
+      options.inspect_json ? app::InspectJson(checkpoint) : app::InspectTable(checkpoint);
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const app::Options& options, const base::Log& log) {
+  NS_RETURN_IF_ERROR(app::CheckDevice(options));
+  if (!options.simd.empty() && !kernels::LimitSimdTarget(options.simd.c_str())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--simd ", options.simd, ": this machine or build has no such target; the best is ",
+        kernels::SimdTargetName()));
+  }
+  switch (options.command) {
+    case app::Command::kServe: return Serve(options, log);
+    case app::Command::kCheck: return Check(options);
+    case app::Command::kInspect: return Inspect(options);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace normserve
+
+int main(int argc, char** argv) {
+  const normserve::app::ParsedCommandLine parsed =
+      normserve::app::ParseCommandLine(argc, argv);
+  if (!parsed.options) {
+    std::fputs(parsed.out.c_str(), stdout);
+    if (!parsed.error.empty()) std::fprintf(stderr, "%s\n", parsed.error.c_str());
+    return parsed.exit_code;
+  }
+  const normserve::base::Log log(parsed.options->log_level);
+  const absl::Status status = normserve::Run(*parsed.options, log);
+  if (status.ok()) return 0;
+  const std::string message(status.message());
+  if (parsed.options->command == normserve::app::Command::kServe) {
+    log.Error("start_failed", {{"message", message}});
+  }
+  std::fprintf(stderr, "normserve: %s\n", message.c_str());
+  return 1;
+}
