@@ -1,4 +1,5 @@
-# Warnings, sanitizers, ccache, and the three helpers that every CMakeLists here uses.
+# SPDX-License-Identifier: Apache-2.0
+# Warnings, sanitizers, ccache, and the functions that every CMakeLists here uses.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
@@ -19,18 +20,7 @@ endif()
 # the libraries whose headers its own headers include; the folder arrows of docs/architecture.md.
 function(ns_library name)
   cmake_parse_arguments(A "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  # BRINGUP: tolerate sources that are not written yet (removed before the first release).
-  set(_have "")
-  foreach(_s ${A_SOURCES})
-    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${_s} OR IS_ABSOLUTE ${_s})
-      list(APPEND _have ${_s})
-    endif()
-  endforeach()
-  if(NOT _have)
-    file(WRITE ${CMAKE_BINARY_DIR}/bringup/${name}.cc "")
-    set(_have ${CMAKE_BINARY_DIR}/bringup/${name}.cc)
-  endif()
-  add_library(${name} STATIC ${_have})
+  add_library(${name} STATIC ${A_SOURCES})
   target_link_libraries(${name} PUBLIC ${A_PUBLIC} PRIVATE ns_options ${A_PRIVATE})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/server)
 endfunction()
