@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a folder of golden cases through gRPC: one server serves them all in float32.
+"""Checks the cases of tests/golden_own through gRPC: one server serves them all in float32.
 
 Per case: the recorded greedy ids, their log-probabilities within 2e-4, and for both rows of
 input_ids every log-probability of the whole vocabulary within 2e-4 (Score with top_logprobs =
 vocabulary).
 
 Needs: numpy, safetensors, grpcio, grpcio-tools.
-usage: check_golden.py --server BINARY [--folder tests/golden_own] [CASE ...]
+usage: check_golden.py --server BINARY [--folder FOLDER] [CASE ...]
 """
 
 import argparse
@@ -39,12 +39,14 @@ def start(binary: str, cases: list[pathlib.Path]) -> tuple[subprocess.Popen, str
     command += ["--kv-cache-tokens", "1024", "--threads", "1"]
     for case in cases:
         command += ["--model", f"{case.name}={case}"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    log = ready.parent / "server.log"
+    with open(log, "w", encoding="utf-8") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file)
     deadline = time.monotonic() + 120
     while not ready.exists() or not ready.read_text():
         if server.poll() is not None or time.monotonic() > deadline:
             server.terminate()
-            raise SystemExit("the server did not come up")
+            raise SystemExit(f"the server did not come up, see {log}")
         time.sleep(0.05)
     return server, f"127.0.0.1:{json.loads(ready.read_text())['grpc_port']}"
 

@@ -4,8 +4,9 @@
 
 Per prompt: Tokenize gives transformers' ids; Generate gives, in float32, all 64 of transformers'
 float32 ids and log-probabilities within 2e-3; in bfloat16 its bfloat16 ids up to the first step
-whose two best logits are closer than 0.25. Prints the texts, because fluent English is for a reader
-to see.
+whose two best logits are closer than 0.25, and Score of its whole continuation has the same best
+token at every step that is decided by more. Prints the texts, because fluent English is for a
+reader to see.
 
 Needs: grpcio, grpcio-tools.
 usage: check_smollm2.py REFERENCE.json --address HOST:PORT
@@ -33,11 +34,13 @@ def start_server(binary: str, folder: str, dtype: str) -> tuple[subprocess.Popen
     command = [binary, "--model", f"smollm2={folder}", "--dtype", dtype, "--device", "cpu"]
     command += ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]
     command += ["--ready-file", str(ready)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    log = ready.parent / "server.log"
+    with open(log, "w", encoding="utf-8") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file)
     deadline = time.monotonic() + 300
     while not ready.exists() or not ready.read_text():
         if server.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"the server did not come up: {' '.join(command)}")
+            raise SystemExit(f"the server did not come up, see {log}")
         time.sleep(0.05)
     return server, f"127.0.0.1:{json.loads(ready.read_text())['grpc_port']}"
 
@@ -79,11 +82,31 @@ def check_item(messages, stub, model: str, item: dict, dtype: str) -> list[str]:
         if worst > LOGPROB_TOLERANCE:
             wrong.append(f"log-probabilities differ by {worst:.2e}")
         print(f"  log-probabilities within {worst:.2e}")
+    else:
+        wrong += check_forced(messages, stub, model, item, expected)
     equal = next(
         (i for i, (a, b) in enumerate(zip(ids, expected["ids"], strict=False)) if a != b), len(ids)
     )
     print(f"  {equal} ids equal, {steps} required\n  {answer.text!r}")
     return wrong
+
+
+def check_forced(messages, stub, model: str, item: dict, expected: dict) -> list[str]:
+    """bfloat16 on transformers' own continuation: no early difference can hide a later one."""
+    request = messages.ScoreRequest(model=model)
+    pair = request.items.add().token_pair
+    pair.context.ids.extend(item["prompt_ids"])
+    pair.continuation.ids.extend(expected["ids"])
+    scores = stub.Score(request).items[0].tokens
+    distances = [abs(s.logprob - e) for s, e in zip(scores, expected["logprobs"], strict=True)]
+    decided = [i for i, margin in enumerate(expected["margins"]) if margin >= UNDECIDED_MARGIN]
+    other = [i for i in decided if not scores[i].is_argmax]
+    mean = sum(distances) / len(distances)
+    print(
+        f"  on transformers' ids: log-probabilities within {max(distances):.3f}, mean {mean:.4f}; "
+        f"argmax equal at {len(decided) - len(other)} of {len(decided)} decided steps"
+    )
+    return [f"argmax differs at the decided steps {other}"] if other else []
 
 
 def main() -> int:
