@@ -18,7 +18,6 @@ RopeFrequencies MakeRopeFrequencies(const RopeConfig& rope, int64_t head_dim,
                                     int64_t max_positions);
 
 // [max_positions, head_dim] float32: head_dim/2 cosines, then head_dim/2 sines. Undefined for kNone.
-// DIFFERS: for 16-bit activations transformers rounds the table to their dtype; ours stays float32.
 at::Tensor MakeRopeTable(const RopeConfig& rope, int64_t head_dim, int64_t max_positions);
 
 }  // namespace normserve::model
