@@ -9,6 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention_simd.cc"
 #include <hwy/foreach_target.h>
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -57,9 +58,10 @@ struct Work {
 
 // Scores of H heads at kStrips strips that begin at the given keys. Each score is one chain over the
 // head's dimensions in order. Slots past the context give garbage lanes, which the caller drops.
+// `next` is what is read after this: blocks are scattered, so the hardware cannot foresee them.
 template <int H, int kStrips, typename T>
-HWY_INLINE void ScoreStrips(const T* const* keys, size_t stride, size_t dim, float scale,
-                            Work& work, size_t at) {
+HWY_INLINE void ScoreStrips(const T* const* keys, const T* const* next, size_t stride, size_t dim,
+                            float scale, Work& work, size_t at) {
   const DF d;
   VF acc[H][kStrips][kStripVectors];
   for (int h = 0; h < H; ++h) {
@@ -69,6 +71,7 @@ HWY_INLINE void ScoreStrips(const T* const* keys, size_t stride, size_t dim, flo
   }
   for (size_t i = 0; i < dim; ++i) {
     for (int s = 0; s < kStrips; ++s) {
+      hwy::Prefetch(next[s] + i * stride);
       for (int v = 0; v < kStripVectors; ++v) {
         const VF k = LoadVec(d, keys[s] + i * stride + v * kLanes);
         for (int h = 0; h < H; ++h) {
@@ -99,15 +102,21 @@ template <int H, typename T>
 void ScorePiece(const PagedHead<T>& head, int64_t begin, int64_t n, float scale, Work& work) {
   constexpr int kAtOnce = StripsAtOnce<H>();
   const size_t stride = static_cast<size_t>(head.block_size);
+  const auto at_or_last = [&](int64_t i) { return head.Keys(begin + std::min(i, n - 1)); };
   int64_t at = 0;
   for (; at + kAtOnce * kStrip <= n; at += kAtOnce * kStrip) {
     const T* keys[kAtOnce];
-    for (int s = 0; s < kAtOnce; ++s) keys[s] = head.Keys(begin + at + s * kStrip);
-    ScoreStrips<H, kAtOnce>(keys, stride, head.dim, scale, work, static_cast<size_t>(at));
+    const T* next[kAtOnce];
+    for (int s = 0; s < kAtOnce; ++s) {
+      keys[s] = head.Keys(begin + at + s * kStrip);
+      next[s] = at_or_last(at + (kAtOnce + s) * kStrip);
+    }
+    ScoreStrips<H, kAtOnce>(keys, next, stride, head.dim, scale, work, static_cast<size_t>(at));
   }
   for (; at < n; at += kStrip) {
     const T* keys[1] = {head.Keys(begin + at)};
-    ScoreStrips<H, 1>(keys, stride, head.dim, scale, work, static_cast<size_t>(at));
+    const T* next[1] = {at_or_last(at + kStrip)};
+    ScoreStrips<H, 1>(keys, next, stride, head.dim, scale, work, static_cast<size_t>(at));
   }
 }
 
@@ -152,8 +161,12 @@ HWY_INLINE void AddValues(const PagedHead<T>& head, int64_t begin, int64_t n, si
   }
   for (int64_t strip = 0; strip < n; strip += kStrip) {
     const T* values = head.Values(begin + strip) + at;
+    const T* next = head.Values(begin + std::min(strip + kStrip, n - 1)) + at;
     const int64_t end = std::min(n, strip + kStrip);
-    for (int64_t i = strip; i < end; ++i, values += head.dim) {
+    for (int64_t i = strip; i < end; ++i, values += head.dim, next += head.dim) {
+      for (size_t ahead = 0; ahead < kVectors * kLanes * sizeof(T); ahead += 64) {
+        hwy::Prefetch(reinterpret_cast<const char*>(next) + ahead);
+      }
       for (int v = 0; v < kVectors; ++v) {
         const VF value = LoadVec(d, values + v * kLanes);
         for (int h = 0; h < H; ++h) {
