@@ -10,6 +10,7 @@
 
 use crate::backend::{Backend, BYTE_FALLBACK, SPECIAL, USED};
 use crate::sentencepiece_proto::{parse, Kind, Model};
+use aho_corasick::{AhoCorasick, MatchKind};
 use rustc_hash::FxHashMap;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -25,6 +26,7 @@ struct SentencePiece {
     bytes: Vec<u32>,                   // [256] ids of the byte pieces; empty without byte fallback
     byte_of: FxHashMap<u32, u8>,
     controls: Vec<u32>,
+    control_finder: AhoCorasick,       // of their texts, in the order of `controls`
     user_defined: Vec<String>,
 }
 
@@ -43,6 +45,12 @@ pub fn from_model(file: &[u8]) -> Result<Box<dyn Backend>, String> {
     Ok(Box::new(SentencePiece::new(model)?))
 }
 
+/// Finds the text that comes first, and of several there the longest.
+fn finder(texts: &[&str]) -> Result<AhoCorasick, String> {
+    let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+    builder.map_err(|e| e.to_string())
+}
+
 fn byte_of(piece: &str) -> Option<u8> {
     (0..=255u8).find(|byte| piece == format!("<0x{byte:02X}>"))
 }
@@ -56,12 +64,15 @@ impl SentencePiece {
             bytes: Vec::new(),
             byte_of: FxHashMap::default(),
             controls: Vec::new(),
+            control_finder: finder(&[])?,
             user_defined: Vec::new(),
             model,
         };
         for id in 0..new.model.pieces.len() as u32 {
             new.add_piece(id)?;
         }
+        let controls = new.controls.iter().map(|&id| new.model.pieces[id as usize].text.as_str());
+        new.control_finder = finder(&controls.collect::<Vec<_>>())?;
         if new.unk == u32::MAX {
             return Err("no piece has the type unknown".into());
         }
@@ -145,23 +156,6 @@ impl SentencePiece {
             out.push_str(space);
         }
         out
-    }
-
-    /// The control piece whose text comes first in `text` (of several there the longest), and where.
-    fn next_control(&self, text: &str) -> Option<(usize, u32)> {
-        let mut next: Option<(usize, u32)> = None;
-        for &id in &self.controls {
-            let control = &self.model.pieces[id as usize].text;
-            let Some(at) = text.find(control.as_str()) else { continue };
-            let better = next.is_none_or(|(first, best)| {
-                let longest = self.model.pieces[best as usize].text.len();
-                at < first || (at == first && control.len() > longest)
-            });
-            if better {
-                next = Some((at, id));
-            }
-        }
-        next
     }
 
     fn encode_part(&self, text: &str, ids: &mut Vec<u32>) {
@@ -390,14 +384,15 @@ impl Backend for SentencePiece {
         self.model.pieces.get(id as usize).map(|piece| piece.text.clone()).unwrap_or_default()
     }
 
-    fn encode(&self, mut text: &str, _add_special: bool) -> Result<Vec<u32>, String> {
+    fn encode(&self, text: &str, _add_special: bool) -> Result<Vec<u32>, String> {
         let mut ids = Vec::new();
-        while let Some((at, control)) = self.next_control(text) {
-            self.encode_part(&text[..at], &mut ids);
-            ids.push(control);
-            text = &text[at + self.model.pieces[control as usize].text.len()..];
+        let mut begin = 0;
+        for control in self.control_finder.find_iter(text) {
+            self.encode_part(&text[begin..control.start()], &mut ids);
+            ids.push(self.controls[control.pattern().as_usize()]);
+            begin = control.end();
         }
-        self.encode_part(text, &mut ids);
+        self.encode_part(&text[begin..], &mut ids);
         Ok(ids)
     }
 
