@@ -20,14 +20,17 @@ void CheckShape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block
               " is no multiple of 16");
 }
 
-void CheckCache(const char* name, const at::Tensor& cache, RowType type, int64_t kv_heads,
-                int64_t rows, int64_t columns) {
+// The cache's type: that of the activations, or bfloat16 under float32 ones.
+RowType CheckCache(const char* name, const at::Tensor& cache, RowType activations, int64_t kv_heads,
+                   int64_t rows, int64_t columns) {
   TORCH_CHECK(cache.dim() == 4 && cache.is_contiguous() && cache.size(1) == kv_heads &&
                   cache.size(2) == rows && cache.size(3) == columns,
               name, ": expected packed [blocks, ", kv_heads, ", ", rows, ", ", columns, "], got ",
               cache.sizes());
-  TORCH_CHECK(cache.scalar_type() == (type == RowType::kFloat32 ? at::kFloat : at::kBFloat16), name,
-              ": expected the dtype of qkv, got ", cache.scalar_type());
+  if (cache.scalar_type() == at::kBFloat16) return RowType::kBFloat16;
+  TORCH_CHECK(cache.scalar_type() == at::kFloat && activations == RowType::kFloat32, name,
+              ": expected the dtype of qkv, or bfloat16, got ", cache.scalar_type());
+  return RowType::kFloat32;
 }
 
 void QkvCpu(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
@@ -41,8 +44,10 @@ void QkvCpu(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
   const int64_t tokens = qkv.size(0), width = (heads + 2 * kv_heads) * head_dim;
   QkvRows rows;
   rows.type = CheckActivations("qkv", qkv, tokens, width);
-  CheckCache("k_cache", k_cache, rows.type, kv_heads, head_dim, block_size);
-  CheckCache("v_cache", v_cache, rows.type, kv_heads, block_size, head_dim);
+  rows.cache_type = CheckCache("k_cache", k_cache, rows.type, kv_heads, head_dim, block_size);
+  TORCH_CHECK(CheckCache("v_cache", v_cache, rows.type, kv_heads, block_size, head_dim) ==
+                  rows.cache_type,
+              "v_cache: expected the dtype of k_cache");
   rows.qkv = qkv.data_ptr();
   rows.qkv_stride = qkv.stride(0);
   rows.positions = CheckInts("positions", positions, tokens);
@@ -99,8 +104,10 @@ void PagedAttentionCpu(const at::Tensor& qkv, const at::Tensor& k_cache, const a
   rows.type = CheckActivations("qkv", qkv, tokens, (heads + 2 * kv_heads) * head_dim);
   TORCH_CHECK(CheckActivations("out", out, tokens, heads * head_dim) == rows.type,
               "out: expected the dtype of qkv");
-  CheckCache("k_cache", k_cache, rows.type, kv_heads, head_dim, block_size);
-  CheckCache("v_cache", v_cache, rows.type, kv_heads, block_size, head_dim);
+  rows.cache_type = CheckCache("k_cache", k_cache, rows.type, kv_heads, head_dim, block_size);
+  TORCH_CHECK(CheckCache("v_cache", v_cache, rows.type, kv_heads, block_size, head_dim) ==
+                  rows.cache_type,
+              "v_cache: expected the dtype of k_cache");
   TORCH_CHECK(block_tables.dim() == 2, "block_tables: expected [sequences, max_blocks]");
   rows.qkv = qkv.const_data_ptr();
   rows.qkv_stride = qkv.stride(0);

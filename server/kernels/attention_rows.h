@@ -10,7 +10,8 @@
 namespace normserve::kernels {
 
 struct AttentionRows {
-  RowType type = RowType::kFloat32;
+  RowType type = RowType::kFloat32;        // of qkv and out
+  RowType cache_type = RowType::kFloat32;  // of both caches: that of qkv, or bfloat16
   const void* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]; its q part is read
   int64_t qkv_stride = 0;
   const void* k_cache = nullptr;         // [blocks, kv_heads, head_dim, block_size]

@@ -197,8 +197,9 @@ void ValuePiece(const PagedHead<T>& head, int64_t begin, int64_t n, Work& work) 
   }
 }
 
-template <int H, typename T>
-void AttendHeads(const PagedHead<T>& head, const T* q, int64_t context, float scale, T* out,
+// T is the cache's element, A that of q and out.
+template <int H, typename T, typename A>
+void AttendHeads(const PagedHead<T>& head, const A* q, int64_t context, float scale, A* out,
                  Work& work) {
   const DF d;
   for (int h = 0; h < H; ++h) {
@@ -215,7 +216,7 @@ void AttendHeads(const PagedHead<T>& head, const T* q, int64_t context, float sc
   }
   for (int h = 0; h < H; ++h) {
     const VF sum = hn::Set(d, work.sum[h]);
-    T* to = out + h * head.dim;
+    A* to = out + h * head.dim;
     size_t i = 0;
     for (; i + kLanes <= head.dim; i += kLanes) {
       StoreVec(d, hn::Div(hn::LoadU(d, work.acc[h] + i), sum), to + i);
@@ -227,7 +228,7 @@ void AttendHeads(const PagedHead<T>& head, const T* q, int64_t context, float sc
   }
 }
 
-template <typename T>
+template <typename A, typename T>
 void AttentionItems(const AttentionRows& a, int64_t begin, int64_t end) {
   Work work;
   const size_t dim = static_cast<size_t>(a.head_dim);
@@ -243,12 +244,12 @@ void AttentionItems(const AttentionRows& a, int64_t begin, int64_t end) {
         a.block_size,
         dim};
     const int64_t context = static_cast<int64_t>(a.positions[token]) + 1;
-    const T* q = static_cast<const T*>(a.qkv) + token * a.qkv_stride + kv * group * a.head_dim;
-    T* out = static_cast<T*>(a.out) + token * a.out_stride + kv * group * a.head_dim;
+    const A* q = static_cast<const A*>(a.qkv) + token * a.qkv_stride + kv * group * a.head_dim;
+    A* out = static_cast<A*>(a.out) + token * a.out_stride + kv * group * a.head_dim;
     for (int64_t g = 0; g < group;) {
       const int64_t h = std::min<int64_t>(kMaxHeads, group - g);
-      const T* from = q + g * a.head_dim;
-      T* to = out + g * a.head_dim;
+      const A* from = q + g * a.head_dim;
+      A* to = out + g * a.head_dim;
       if (h == 4) AttendHeads<4>(head, from, context, a.scale, to, work);
       if (h == 3) AttendHeads<3>(head, from, context, a.scale, to, work);
       if (h == 2) AttendHeads<2>(head, from, context, a.scale, to, work);
@@ -259,8 +260,9 @@ void AttentionItems(const AttentionRows& a, int64_t begin, int64_t end) {
 }
 
 void AttentionRowsTarget(const AttentionRows& args, int64_t begin, int64_t end) {
-  if (args.type == RowType::kFloat32) return AttentionItems<float>(args, begin, end);
-  AttentionItems<uint16_t>(args, begin, end);
+  if (args.type != RowType::kFloat32) return AttentionItems<uint16_t, uint16_t>(args, begin, end);
+  if (args.cache_type != RowType::kFloat32) return AttentionItems<float, uint16_t>(args, begin, end);
+  AttentionItems<float, float>(args, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -2,8 +2,8 @@
 // The only door to the kernels: typed wrappers of the `normserve::` operators, each dispatched by
 // PyTorch to the device of its tensors. Nothing here allocates; callers own every output.
 //
-// Dtypes: "act" is the activation dtype, float32 or bfloat16, one for a whole model. Statistics,
-// norm parameters (gamma, beta, biases) and logits are float32 always. Reads are widened to float32,
+// Dtypes: "act" is the activation dtype, float32 or bfloat16, one for a whole model. "cache" is that of
+// keys and values: act, or bfloat16 under float32 activations. Statistics, norm parameters (gamma, beta, biases) and logits are float32 always. Reads are widened to float32,
 // all arithmetic is float32, and results are rounded to nearest even on store.
 //
 // Laws (each tested): a row's result depends on that row's inputs alone, never on the number of rows
@@ -75,8 +75,8 @@ struct QkvNorms {
 //             for kNone
 //   positions [tokens] int32
 //   slots     [tokens] int32: block * block_size + offset in the block; a negative slot writes nothing
-//   k_cache   [blocks, kv_heads, head_dim, block_size] act (keys transposed within a block)
-//   v_cache   [blocks, kv_heads, block_size, head_dim] act
+//   k_cache   [blocks, kv_heads, head_dim, block_size] cache (keys transposed within a block)
+//   v_cache   [blocks, kv_heads, block_size, head_dim] cache
 void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor& cos_sin,
                         RotaryPairs pairs, const at::Tensor& positions, const at::Tensor& slots,
                         const AttentionShape& shape, at::Tensor& k_cache, at::Tensor& v_cache);

@@ -11,7 +11,8 @@ namespace normserve::kernels {
 inline constexpr int64_t kMaxHeadDim = 1024;
 
 struct QkvRows {
-  RowType type = RowType::kFloat32;
+  RowType type = RowType::kFloat32;        // of qkv
+  RowType cache_type = RowType::kFloat32;  // of both caches: that of qkv, or bfloat16
   void* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]; q is overwritten
   int64_t qkv_stride = 0;
   bool has_norm[3] = {false, false, false};  // q, k, v

@@ -97,7 +97,8 @@ void ForEachHead(const QkvRows& a, const T* x, int64_t heads, int part, const fl
   }
 }
 
-template <typename T>
+// T is the projection's element, C the cache's.
+template <typename T, typename C>
 void QkvToken(const QkvRows& a, int64_t token) {
   const size_t dim = static_cast<size_t>(a.head_dim);
   T* q = static_cast<T*>(a.qkv) + token * a.qkv_stride;
@@ -112,12 +113,12 @@ void QkvToken(const QkvRows& a, int64_t token) {
   if (slot < 0) return;
   const int64_t block = slot / a.block_size, offset = slot % a.block_size;
   const size_t stride = static_cast<size_t>(a.block_size);
-  T* k_block = static_cast<T*>(a.k_cache) + block * a.kv_heads * a.head_dim * a.block_size;
-  T* v_block = static_cast<T*>(a.v_cache) + block * a.kv_heads * a.head_dim * a.block_size;
-  T column[kMaxHeadDim];
+  C* k_block = static_cast<C*>(a.k_cache) + block * a.kv_heads * a.head_dim * a.block_size;
+  C* v_block = static_cast<C*>(a.v_cache) + block * a.kv_heads * a.head_dim * a.block_size;
+  C column[kMaxHeadDim];
   ForEachHead(a, k, a.kv_heads, 1, cos, [&](size_t h, Head& head) {
     StoreElements(head.v, dim, column);
-    T* to = k_block + h * dim * stride + offset;
+    C* to = k_block + h * dim * stride + offset;
     for (size_t i = 0; i < dim; ++i) to[i * stride] = column[i];
   });
   ForEachHead(a, v, a.kv_heads, 2, nullptr, [&](size_t h, Head& head) {
@@ -127,10 +128,12 @@ void QkvToken(const QkvRows& a, int64_t token) {
 
 void QkvRowsTarget(const QkvRows& args, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    if (args.type == RowType::kFloat32) {
-      QkvToken<float>(args, t);
+    if (args.type != RowType::kFloat32) {
+      QkvToken<uint16_t, uint16_t>(args, t);
+    } else if (args.cache_type != RowType::kFloat32) {
+      QkvToken<float, uint16_t>(args, t);
     } else {
-      QkvToken<uint16_t>(args, t);
+      QkvToken<float, float>(args, t);
     }
   }
 }

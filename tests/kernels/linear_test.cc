@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear, PackWeight, Embed, GatherRows and Activate against the double oracle, and the law that a
+// row's bits depend on nothing but the row.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/guarded.h"
+#include "kernels/oracle.h"
+#include "kernels/ops.h"
+#include "kernels/simd_target_scope.h"
+#include "kernels/thread_pool.h"
+
+namespace normserve::kernels {
+namespace {
+
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16};
+
+double HalfUlp(at::ScalarType dtype) { return dtype == at::kFloat ? 2e-6 : 0x1p-8 * 1.02; }
+
+struct LinearShape {
+  int64_t m, n, k;
+};
+
+void CheckLinear(const LinearShape& s, at::ScalarType x_type, at::ScalarType w_type,
+                 at::ScalarType y_type, bool with_bias, const std::vector<std::string>& targets) {
+  const at::Tensor x = at::randn({s.m, s.k}).to(x_type);
+  const at::Tensor w = (at::randn({s.n, s.k}) * 0.1).to(w_type);
+  const at::Tensor bias = with_bias ? at::randn({s.n}) : at::Tensor();
+  const PackedWeight packed = PackWeight(w, w_type);
+  const at::Tensor want = LinearOracle(x, w, bias);
+  // n terms of size about 0.1 * |x|: float32 chains drift by their length.
+  const double abs = 1e-6 * std::sqrt(static_cast<double>(s.k)) + 1e-6;
+  for (const std::string& target : targets) {
+    const SimdTargetScope scope(target);
+    Guarded in(x, Layout::kOffsetByOne), out(s.m, s.n, y_type, Layout::kOffsetByOne);
+    Linear(in.view(), packed, bias, out.view());
+    const std::string what = target + " " + std::to_string(s.m) + "x" + std::to_string(s.n) + "x" +
+                             std::to_string(s.k);
+    out.ExpectBandIntact(what.c_str());
+    ExpectClose(out.view(), want, abs, HalfUlp(y_type), what);
+  }
+}
+
+TEST(Linear, ImplementationsAgree) {
+  at::manual_seed(1);
+  const std::vector<std::string> targets = SimdTargets();
+  for (const at::ScalarType x_type : kTypes) {
+    for (const at::ScalarType w_type : kTypes) {
+      for (const at::ScalarType y_type : {at::kFloat, x_type}) {
+        for (const LinearShape& s : {LinearShape{1, 1, 1}, {1, 130, 33}, {2, 16, 7}, {3, 48, 64},
+                                     {7, 100, 100}, {12, 129, 50}, {13, 257, 17}, {25, 40, 64}}) {
+          CheckLinear(s, x_type, w_type, y_type, s.m % 2 == 1, targets);
+        }
+      }
+    }
+  }
+}
+
+// Chunked prefill, batching and preemption rely on it: one row alone, among others at any place, on
+// any number of threads.
+TEST(Linear, SameBitsForAnyRowCountAndThreadCount) {
+  at::manual_seed(2);
+  const int64_t n = 200, k = 300;
+  const at::Tensor bias = at::randn({n});
+  for (const std::string& target : SimdTargets()) {
+    const SimdTargetScope scope(target);
+    for (const at::ScalarType dtype : kTypes) {
+      const at::Tensor x = at::randn({230, k}).to(dtype);
+      const PackedWeight w = PackWeight(at::randn({n, k}), dtype);
+      at::Tensor want = at::empty({230, n}, dtype);
+      for (int64_t r = 0; r < 230; ++r) {
+        at::Tensor one = want.slice(0, r, r + 1);
+        Linear(x.slice(0, r, r + 1), w, bias, one);
+      }
+      for (const int threads : {1, 2, 3}) {
+        ThreadPool pool(threads);
+        const ScopedPool pool_scope(&pool);
+        for (const int64_t rows : {1, 2, 3, 5, 6, 7, 11, 12, 13, 24, 95, 96, 97, 230}) {
+          const int64_t first = 230 - rows;
+          at::Tensor y = at::empty({rows, n}, dtype);
+          Linear(x.slice(0, first), w, bias, y);
+          EXPECT_TRUE(SameBits(y, want.slice(0, first))) << target << " " << rows << " " << threads;
+        }
+      }
+    }
+  }
+}
+
+TEST(Linear, NanStaysInItsRow) {
+  at::Tensor x = at::randn({5, 40}), y = at::empty({5, 30});
+  x[2][7] = NAN;
+  Linear(x, PackWeight(at::randn({30, 40}), at::kFloat), {}, y);
+  EXPECT_EQ(y.isnan().sum().item<int64_t>(), 30);
+  EXPECT_TRUE(y[2].isnan().all().item<bool>());
+}
+
+TEST(PackWeight, TakesAnyStridesAndDtypes) {
+  const at::Tensor w = at::randn({50, 37});
+  for (const at::ScalarType from : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const at::ScalarType to : kTypes) {
+      const at::Tensor source = w.to(from);
+      const at::Tensor want =
+          at::constant_pad_nd(source.to(at::kFloat).to(to), {0, 0, 0, 14}).view({4, 16, 37});
+      const PackedWeight rows = PackWeight(source, to);
+      const PackedWeight columns = PackWeight(source.t().contiguous().t(), to);
+      EXPECT_TRUE(SameBits(rows.panels, want.transpose(1, 2)));
+      EXPECT_TRUE(SameBits(columns.panels, rows.panels));
+      EXPECT_EQ(rows.out_features, 50);
+      EXPECT_EQ(rows.in_features, 37);
+    }
+  }
+}
+
+TEST(Embed, GathersScalesAndAddsPositions) {
+  const at::Tensor w = at::randn({50, 40}), table = at::randn({9, 40});
+  const at::Tensor ids = at::tensor({0, 49, 16, 15, 16}, at::kInt);
+  const at::Tensor positions = at::tensor({0, 8, 3, 3, 1}, at::kInt);
+  for (const at::ScalarType dtype : kTypes) {
+    const PackedWeight packed = PackWeight(w, dtype);
+    const at::Tensor rows = w.to(dtype).to(at::kFloat).index_select(0, ids);
+    Guarded out(5, 40, dtype, Layout::kOffsetByOne);
+    Embed(ids, packed, 1.0f, {}, {}, out.view());
+    EXPECT_TRUE(SameBits(out.view(), rows.to(dtype)));
+    Embed(ids, packed, 2.5f, positions, table, out.view());
+    EXPECT_TRUE(SameBits(out.view(), (rows * 2.5f + table.index_select(0, positions)).to(dtype)));
+    out.ExpectBandIntact("embed");
+    EXPECT_THROW(Embed(ids + 1, packed, 1.0f, {}, {}, out.view()), c10::Error);
+    EXPECT_THROW(Embed(ids, packed, 1.0f, positions + 1, table, out.view()), c10::Error);
+  }
+}
+
+TEST(GatherRows, CopiesRows) {
+  const at::Tensor rows = at::tensor({4, 0, 4}, at::kInt);
+  for (const at::ScalarType dtype : kTypes) {
+    Guarded x(at::randn({5, 33}).to(dtype), Layout::kStrided), out(3, 33, dtype, Layout::kStrided);
+    GatherRows(x.view(), rows, out.view());
+    EXPECT_TRUE(SameBits(out.view(), x.view().index_select(0, rows)));
+    out.ExpectBandIntact("gather");
+    EXPECT_THROW(GatherRows(x.view(), rows + 1, out.view()), c10::Error);
+  }
+}
+
+Norm MakeNorm(int64_t width, int32_t group, NormStat stat) {
+  Norm norm;
+  norm.numbers.stat = stat;
+  if (stat == NormStat::kVariance) norm.numbers.centring = NormCentring::kSubtractMean;
+  norm.numbers.eps = 1e-5f;
+  norm.numbers.group_width = group;
+  norm.gamma = at::randn({width}) * 0.3 + 1.0;
+  return norm;
+}
+
+TEST(Activate, ImplementationsAgree) {
+  at::manual_seed(3);
+  const std::vector<std::string> targets = SimdTargets();
+  for (const int64_t width : {1, 40, 101, 512, 600, 1400}) {
+    const int32_t group = width % 20 == 0 ? 20 : 0;
+    const std::pair<OptionalNorm, OptionalNorm> norms[] = {
+        {std::nullopt, std::nullopt},
+        {MakeNorm(width, 0, NormStat::kMeanSquare), MakeNorm(width, 0, NormStat::kMeanSquare)},
+        {MakeNorm(width, group, NormStat::kMeanSquare), std::nullopt},
+        {MakeNorm(width, group, NormStat::kVariance), MakeNorm(width, 0, NormStat::kVariance)}};
+    for (const at::ScalarType dtype : kTypes) {
+      for (const auto& [gate, up] : norms) {
+        for (const bool gated : {true, false}) {
+          const at::Tensor x = (at::randn({3, gated ? 2 * width : width}) * 3).to(dtype);
+          const Activation kind = gated ? Activation::kSiluGate : Activation::kGeluErf;
+          const OptionalNorm& up_norm = gated ? up : norms[0].second;
+          const at::Tensor want = ActivateOracle(x, kind, gate, up_norm);
+          for (const std::string& target : targets) {
+            const SimdTargetScope scope(target);
+            Guarded in(x, Layout::kOffsetByOne), out(3, width, dtype, Layout::kStrided);
+            Activate(in.view(), kind, gate, up_norm, out.view());
+            out.ExpectBandIntact("activate");
+            // A group of one element has no variance to speak of: only its layout is checked.
+            if (width == 1 && gate) continue;
+            ExpectClose(out.view(), want, 5e-6, 2 * HalfUlp(dtype),
+                        target + " width " + std::to_string(width));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Activate, FusedEqualsUnfused) {
+  const int64_t width = 700;
+  const Norm gate = MakeNorm(width, 0, NormStat::kMeanSquare);
+  const Norm up = MakeNorm(width, 70, NormStat::kVariance);
+  at::Tensor x = at::randn({4, 2 * width}), y = at::empty({4, width}), z = at::empty({4, width});
+  Activate(x, Activation::kSiluGate, gate, up, y);
+  at::Tensor g = x.slice(1, 0, width), u = x.slice(1, width), none;
+  NormOp(g, gate, none, g);
+  NormOp(u, up, none, u);
+  Activate(x, Activation::kSiluGate, std::nullopt, std::nullopt, z);
+  EXPECT_TRUE(SameBits(y, z));
+}
+
+TEST(Activate, GeluIsExactInBothTails) {
+  at::Tensor x = at::cat({at::linspace(-16, 16, 200001), at::logspace(-44, 1, 5001),
+                          -at::logspace(-44, 1, 5001)}).view({1, -1});
+  const at::Tensor want = ActivateOracle(x, Activation::kGeluErf, std::nullopt, std::nullopt);
+  for (const std::string& target : SimdTargets()) {
+    const SimdTargetScope scope(target);
+    at::Tensor y = at::empty_like(x);
+    Activate(x, Activation::kGeluErf, std::nullopt, std::nullopt, y);
+    ExpectClose(y, want, 3e-7, 6e-8, target);
+    at::Tensor odd = at::tensor({INFINITY, -100.0f, NAN, 1e30f}).view({1, 4});
+    at::Tensor out = at::empty_like(odd);
+    Activate(odd, Activation::kGeluErf, std::nullopt, std::nullopt, out);
+    EXPECT_EQ(out[0][0].item<float>(), INFINITY);
+    EXPECT_EQ(out[0][1].item<float>(), 0.0f);
+    EXPECT_TRUE(std::isnan(out[0][2].item<float>()));
+    EXPECT_EQ(out[0][3].item<float>(), 1e30f);
+  }
+}
+
+}  // namespace
+}  // namespace normserve::kernels
