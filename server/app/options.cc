@@ -238,7 +238,7 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.set_version_flag("--version", VersionLine());
   app.set_config("--config", "", "Read flags from this YAML file, by their long names.")
       ->type_name("FILE");
-  app.config_formatter(std::make_shared<YamlConfig>());
+  app.config_formatter(std::make_shared<YamlConfig>(&app));
   app.allow_config_extras(CLI::config_extras_mode::error);
   AddModelFlags(app, raw);
   AddEndpointFlags(app, raw);
@@ -250,6 +250,10 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv) {
   // CLI11 reports help, version and errors by throwing; this is where that ends.
   try {
     app.parse(argc, argv);
+  } catch (const CLI::FileError& missing) {
+    parsed.exit_code = 2;
+    parsed.error = absl::StrCat("normserve: --config: ", missing.what());
+    return parsed;
   } catch (const CLI::ParseError& outcome) {
     std::ostringstream out;
     std::ostringstream error;

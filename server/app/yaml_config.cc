@@ -8,7 +8,7 @@ namespace {
 
 // CLI11 takes errors of a config reader as exceptions, and ParseCommandLine catches them.
 [[noreturn]] void Fail(const std::string& message) {
-  throw CLI::ConversionError(message, CLI::ExitCodes::ConversionError);
+  throw CLI::ConversionError("--config: " + message, CLI::ExitCodes::ConversionError);
 }
 
 std::string Scalar(const std::string& key, const YAML::Node& node) {
@@ -41,7 +41,9 @@ std::vector<CLI::ConfigItem> YamlConfig::from_config(std::istream& input) const 
     if (!root.IsMap()) Fail("expected a map of flag names to values");
     for (const auto& entry : root) {
       const std::string key = Scalar("", entry.first);
-      if (key == "config") Fail("key 'config': a config file cannot name another");
+      if (key == "config" || app_->get_option_no_throw("--" + key) == nullptr) {
+        Fail("key '" + key + "': no flag that a config file may set; --help lists them");
+      }
       items.push_back(Item(key, entry.second));
     }
   } catch (const YAML::Exception& error) {

@@ -234,8 +234,12 @@ void Engine::Impl::End(Generation& generation, Delta delta) {
       delta.status.ok() ? TerminalOf(delta.finish_reason) : TerminalOf(delta.status);
   delta.finished = true;
   delta.usage = generation.usage();
-  if (generation.timeline().scheduled == absl::InfinitePast()) {
+  const Timeline& timeline = generation.timeline();
+  if (timeline.scheduled == absl::InfinitePast()) {
     inbox.LeftQueue(delta.usage.prompt_tokens);
+  } else {
+    delta.queue_seconds =
+        std::max(0.0, absl::ToDoubleSeconds(timeline.scheduled - timeline.submitted));
   }
   scheduler.Finish(handle);
   deadlines.erase({generation.request().deadline, handle});

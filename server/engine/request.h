@@ -80,6 +80,7 @@ struct Delta {
   FinishReason finish_reason = FinishReason::kNone;
   std::string stop_match;
   Usage usage;
+  double queue_seconds = -1;  // from submission to the first step; negative: never ran
 };
 
 // Where a request's deltas go. Called on the engine thread, so it must not block; the last call has

@@ -82,38 +82,39 @@ void CallRecord::FirstToken() {
   if (first_token_ == absl::InfiniteFuture()) first_token_ = absl::Now();
 }
 
-void CallRecord::End(absl::Status status, engine::FinishReason reason,
-                     const engine::Usage& usage) {
+void CallRecord::End(const engine::Delta& last) {
   end_ = absl::Now();
-  status_ = std::move(status);
-  reason_ = reason;
-  usage_ = usage;
+  last_.status = last.status;
+  last_.finish_reason = last.finish_reason;
+  last_.usage = last.usage;
+  last_.queue_seconds = last.queue_seconds;
+}
+
+void CallRecord::End(const absl::Status& status) {
+  engine::Delta last;
+  last.status = status;
+  End(last);
 }
 
 void CallRecord::WriteLog() const {
-  const double end_to_end = absl::ToDoubleSeconds(end_ - start_);
   // -1: no token came.
   const double first =
       first_token_ == absl::InfiniteFuture() ? -1 : absl::ToDoubleSeconds(first_token_ - start_);
-  const base::LogField prompt = prompt_ ? base::LogField("prompt", *prompt_)
-                                        : base::LogField("prompt_logged", false);
-  const std::string message(status_.message());
-  log_->Write(status_.code() == absl::StatusCode::kInternal ? base::LogLevel::kError
-                                                            : base::LogLevel::kInfo,
-              "request",
+  const absl::Status& status = last_.status;
+  log_->Write(absl::IsInternal(status) ? base::LogLevel::kError : base::LogLevel::kInfo, "request",
               {{"request_id", id_},
                {"model", model_},
                {"method", method_},
-               {"status", absl::StatusCodeToString(status_.code())},
-               {"message", message},
-               {"finish_reason", FinishReasonName(reason_)},
-               {"prompt_tokens", usage_.prompt_tokens},
-               {"completion_tokens", usage_.completion_tokens},
-               {"cached_tokens", usage_.cached_tokens},
+               {"status", absl::StatusCodeToString(status.code())},
+               {"message", std::string(status.message())},
+               {"finish_reason", FinishReasonName(last_.finish_reason)},
+               {"prompt_tokens", last_.usage.prompt_tokens},
+               {"completion_tokens", last_.usage.completion_tokens},
+               {"cached_tokens", last_.usage.cached_tokens},
+               {"queue_s", last_.queue_seconds},
                {"ttft_s", first},
-               {"e2e_s", end_to_end},
-               {"peer", peer_},
-               prompt});
+               {"e2e_s", absl::ToDoubleSeconds(end_ - start_)},
+               {"peer", peer_}});
 }
 
 }  // namespace normserve::rpc

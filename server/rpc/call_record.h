@@ -4,10 +4,9 @@
 
 #include <grpcpp/server_context.h>
 
-#include <atomic>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -27,17 +26,17 @@ class CallRecord {
   const std::string& id() const { return id_; }
   absl::Time deadline() const { return deadline_; }
   void set_model(std::string name) { model_ = std::move(name); }
-  // What --log-prompts shows; absent otherwise.
-  void set_prompt(std::string prompt) { prompt_ = std::move(prompt); }
 
   // Whether a cancellation seen now is the client's own deadline arriving first: client and server
   // measure it apart, and gRPC rounds the timeout that it sends up by as much as 1 %.
   bool CancelledByDeadline(absl::Time now) const;
 
   void FirstToken();  // the first call counts
-  // The end of a call; how it went is logged by WriteLog, which the reactor calls when gRPC is done
-  // with the call (never on the engine thread: standard error may block).
-  void End(absl::Status status, engine::FinishReason reason, const engine::Usage& usage);
+  // The end of a call, told by its last delta, or by a status alone when there is none.
+  void End(const engine::Delta& last);
+  void End(const absl::Status& status);
+  // The one line about the call. Reactors call it when gRPC is done with the call, never on the engine
+  // thread: standard error may block.
   void WriteLog() const;
 
  private:
@@ -46,14 +45,11 @@ class CallRecord {
   std::string id_;
   std::string peer_;
   std::string model_;
-  std::optional<std::string> prompt_;
   absl::Time start_;
   absl::Time deadline_;
   absl::Time first_token_ = absl::InfiniteFuture();
   absl::Time end_ = absl::InfiniteFuture();
-  absl::Status status_;
-  engine::FinishReason reason_ = engine::FinishReason::kNone;
-  engine::Usage usage_;
+  engine::Delta last_;  // without text and tokens
 };
 
 std::string_view FinishReasonName(engine::FinishReason reason);

@@ -33,7 +33,7 @@ void GenerateReactor::Push(engine::Delta delta) {
   if (!delta.tokens.empty()) record_.FirstToken();
   AppendDelta(delta, shape_, response_);
   if (!delta.finished) return;
-  record_.End(delta.status, delta.finish_reason, delta.usage);
+  record_.End(delta);
   Finish(ToGrpc(delta.status));
 }
 

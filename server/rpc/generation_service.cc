@@ -28,7 +28,7 @@ class RefusedStream final : public grpc::ServerWriteReactor<v1::GenerateChunk> {
 // Ends a call that needs no engine, or that never reached one, and logs it.
 grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, CallRecord record,
                                     const absl::Status& status) {
-  record.End(status, engine::FinishReason::kNone, {});
+  record.End(status);
   record.WriteLog();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
@@ -42,9 +42,13 @@ void CountRefused(const ServedModel& model) {
   model.observer->RequestEnded(engine::Terminal::kInvalid, {}, {});
 }
 
-std::string PromptForLog(const v1::GenerateRequest& message) {
-  if (message.prompt_case() == v1::GenerateRequest::kText) return message.text();
-  return absl::StrJoin(message.token_ids().ids(), ",");
+// What --log-prompts shows: a line of its own, which the request's line is found by.
+void LogPrompt(const base::Log& log, const CallRecord& record,
+               const v1::GenerateRequest& message) {
+  const std::string prompt = message.prompt_case() == v1::GenerateRequest::kText
+                                 ? message.text()
+                                 : absl::StrJoin(message.token_ids().ids(), ",");
+  log.Info("prompt", {{"request_id", record.id()}, {"prompt", prompt}});
 }
 
 // What Generate and GenerateStream do alike before a reactor starts.
@@ -53,9 +57,8 @@ struct Parsed {
   engine::Request request;
 };
 absl::StatusOr<Parsed> ParseCall(const v1::GenerateRequest& message, const ModelTable& models,
-                                 PromptLogging prompt_logging, CallRecord* record) {
+                                 CallRecord* record) {
   Parsed parsed;
-  if (prompt_logging == PromptLogging::kOn) record->set_prompt(PromptForLog(message));
   NS_ASSIGN_OR_RETURN(parsed.model, models.Find(message.model()));
   record->set_model(parsed.model->card.name);
   absl::StatusOr<engine::Request> request = ParseGenerate(message, *parsed.model);
@@ -96,7 +99,8 @@ grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContex
                                                       const v1::GenerateRequest* request,
                                                       v1::GenerateResponse* response) {
   CallRecord record(context, "Generate", log_);
-  absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, prompt_logging_, &record);
+  if (prompt_logging_ == PromptLogging::kOn) LogPrompt(*log_, record, *request);
+  absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, &record);
   if (!parsed.ok()) return FinishNow(context, std::move(record), parsed.status());
   return GenerateReactor::Start(*parsed->model, std::move(parsed->request), std::move(record),
                                 response);
@@ -105,9 +109,10 @@ grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContex
 grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   CallRecord record(context, "GenerateStream", log_);
-  absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, prompt_logging_, &record);
+  if (prompt_logging_ == PromptLogging::kOn) LogPrompt(*log_, record, *request);
+  absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, &record);
   if (!parsed.ok()) {
-    record.End(parsed.status(), engine::FinishReason::kNone, {});
+    record.End(parsed.status());
     record.WriteLog();
     return new RefusedStream(ToGrpc(parsed.status()));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/score_reactor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -121,8 +122,9 @@ void ScoreReactor::Deliver(size_t item, const engine::Delta& delta) {
     if (!delta.finished) return;
     --in_flight_;
     calls_[item].reset();
-    usage_.prompt_tokens += delta.usage.prompt_tokens;
-    usage_.cached_tokens += delta.usage.cached_tokens;
+    total_.queue_seconds = std::max(total_.queue_seconds, delta.queue_seconds);
+    total_.usage.prompt_tokens += delta.usage.prompt_tokens;
+    total_.usage.cached_tokens += delta.usage.cached_tokens;
     if (delta.status.ok()) {
       ToProto(delta.usage, out->mutable_usage());
     } else {
@@ -143,7 +145,8 @@ void ScoreReactor::FinishIfDone() {
     if (finished_ || submitting_ || !all_submitted || in_flight_ > 0) return;
     finished_ = true;
     status = status_;
-    record_.End(status, engine::FinishReason::kNone, usage_);
+    total_.status = status;
+    record_.End(total_);
   }
   Finish(ToGrpc(status));
 }

@@ -59,7 +59,7 @@ class ScoreReactor final : public grpc::ServerUnaryReactor,
   bool submitting_ = false;
   bool finished_ = false;
   absl::Status status_;
-  engine::Usage usage_;  // of all items, for the log
+  engine::Delta total_;  // usage of all items and the longest wait, for the log
 };
 
 }  // namespace normserve::rpc

@@ -39,7 +39,7 @@ void StreamReactor::Push(engine::Delta delta) {
     if (delta.finished) {
       ended_ = true;
       status_ = delta.status;
-      record_.End(delta.status, delta.finish_reason, delta.usage);
+      record_.End(delta);
     }
     if (writing_ || !(has_pending_ || ended_)) return;
     writing_ = true;
