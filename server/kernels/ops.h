@@ -3,8 +3,9 @@
 // PyTorch to the device of its tensors. Nothing here allocates; callers own every output.
 //
 // Dtypes: "act" is the activation dtype, float32 or bfloat16, one for a whole model. "cache" is that of
-// keys and values: act, or bfloat16 under float32 activations. Statistics, norm parameters (gamma, beta, biases) and logits are float32 always. Reads are widened to float32,
-// all arithmetic is float32, and results are rounded to nearest even on store.
+// keys and values: act, or bfloat16 under float32 activations. Statistics, norm parameters (gamma, beta,
+// biases) and logits are float32 always. Reads are widened to float32, all arithmetic is float32, and
+// results are rounded to nearest even on store.
 //
 // Laws (each tested): a row's result depends on that row's inputs alone, never on the number of rows
 // beside it; the same path serves prefill and decode; AddNorm stores h rounded and normalises the

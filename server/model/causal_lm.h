@@ -21,7 +21,7 @@ namespace normserve::model {
 
 // How to load. Absent optionals follow the checkpoint.
 struct LoadOptions {
-  at::ScalarType dtype = at::kFloat;        // activations and KV cache: kFloat or kBFloat16
+  at::ScalarType dtype = at::kFloat;        // weights and KV cache: kFloat or kBFloat16
   std::optional<std::string> norm_type;     // --norm-type: for checkpoints whose config cannot say it
   std::optional<int64_t> bhyt_seq_len;      // --bhyt-seq-len: T in c_attn, overrides config.seq_len
   enum class Fold { kAuto, kOn, kOff } fold = Fold::kAuto;  // kAuto: on for float32 weights only
@@ -42,7 +42,7 @@ struct ModelDescription {
   int64_t max_context_tokens = 0;
   int64_t kv_bytes_per_token = 0;  // all layers, keys and values
   std::string checkpoint_dtype;    // float32, bfloat16, float16: of the linear weights in the file
-  std::string dtype;               // float32, bfloat16: of the activations
+  std::string dtype;               // float32, bfloat16: as LoadOptions::dtype
   std::vector<uint32_t> config_eos_token_ids;  // config.json and generation_config.json, united
   std::optional<uint32_t> bos_token_id;
 };
