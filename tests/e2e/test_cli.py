@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of normserve: help, check, inspect, config file, ready file, signals, and bad values."""
+import json
+import re
+import signal
+import socket
+import threading
+import time
+
+import grpc
+import pytest
+import yaml
+
+import checkpoints
+import wire
+from server import DEMO, Server, run, status_of
+
+BHYT = DEMO / "bhyt-kjv"
+FLAGS = ["--model", "--listen", "--metrics-listen", "--device", "--dtype", "--ready-file", "--config", "--norm-type",
+         "--bhyt-seq-len", "--fold", "--block-size", "--kv-cache-tokens", "--kv-cache-memory", "--max-step-tokens",
+         "--max-running", "--max-waiting", "--max-waiting-tokens", "--no-prefix-cache", "--default-max-new-tokens",
+         "--threads", "--simd", "--drain-timeout", "--log-level", "--log-prompts", "--check", "--version"]
+
+
+def test_help_lists_every_flag_with_its_default_and_unit():
+    result = run("--help")
+    assert result.returncode == 0 and result.stderr == ""
+    text = result.stdout
+    for flag in FLAGS:
+        assert re.search(rf"^\s+(-\w,)?{flag}\b", text, re.M), flag
+    assert "inspect" in text
+    for flag, unit, default in (("--block-size", "TOKENS", "32"), ("--max-running", "REQUESTS", "64"),
+                                ("--kv-cache-memory", "BYTES", "default"), ("--drain-timeout", "SECONDS", "30"),
+                                ("--dtype", "TYPE", "float32"), ("--listen", "HOST:PORT", "127.0.0.1")):
+        entry = re.search(rf"^\s+{flag}\b.*?(?=^\s+--|\Z)", text, re.M | re.S)[0]
+        assert unit in entry and default in entry, entry
+    for line in text.splitlines():
+        assert "TODO" not in line
+
+
+def test_version():
+    result = run("--version")
+    assert result.returncode == 0 and re.search(r"\d+\.\d+\.\d+", result.stdout)
+
+
+@pytest.mark.parametrize("arguments,said", [
+    (["--model", "noequals"], ["--model", "noequals"]),
+    (["--model", "a="], ["--model"]),
+    (["--model", f"a={BHYT}", "--model", f"a={BHYT}"], ["--model", "'a'"]),
+    ([], ["--model"]),
+    (["--model", f"a={BHYT}", "--dtype", "float8"], ["--dtype", "float8"]),
+    (["--model", f"a={BHYT}", "--device", "tpu"], ["--device", "tpu"]),
+    (["--model", f"a={BHYT}", "--block-size", "20"], ["--block-size", "20", "16"]),
+    (["--model", f"a={BHYT}", "--block-size", "x"], ["--block-size"]),
+    (["--model", f"a={BHYT}", "--max-running", "0"], ["--max-running"]),
+    (["--model", f"a={BHYT}", "--max-running", "-3"], ["--max-running"]),
+    (["--model", f"a={BHYT}", "--kv-cache-tokens", "many"], ["--kv-cache-tokens", "many"]),
+    (["--model", f"a={BHYT}", "--kv-cache-memory", "3 parsecs"], ["--kv-cache-memory"]),
+    (["--model", f"a={BHYT}", "--kv-cache-memory", "1G", "--kv-cache-tokens", "512"], ["--kv-cache"]),
+    (["--model", f"a={BHYT}", "--bhyt-seq-len", "b=10"], ["--bhyt-seq-len", "'b'"]),
+    (["--model", f"a={BHYT}", "--bhyt-seq-len", "a=0"], ["--bhyt-seq-len"]),
+    (["--model", f"a={BHYT}", "--norm-type", "a"], ["--norm-type"]),
+    (["--model", f"a={BHYT}", "--fold", "maybe"], ["--fold", "maybe"]),
+    (["--model", f"a={BHYT}", "--nonsense"], ["--nonsense"]),
+    (["--model", f"a={BHYT}", "--config", "/does/not/exist.yaml"], ["exist.yaml"]),
+    (["inspect"], ["DIR"]),
+])
+def test_a_bad_value_is_refused_in_one_sentence_that_names_it(arguments, said):
+    result = run(*arguments)
+    assert result.returncode == 2, result
+    assert result.stdout == "" and result.stderr.startswith("normserve: ")
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    for word in said:
+        assert word in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("flags,said", [
+    (["--model", "a=/does/not/exist"], ["/does/not/exist"]),
+    (["--model", f"a={BHYT}", "--listen", "nowhere"], ["nowhere"]),
+    (["--model", f"a={BHYT}", "--norm-type", "a=bogus"], ["bogus", "rms"]),
+    (["--model", f"a={BHYT}", "--kv-cache-memory", "900T"], ["KV", "memory"]),
+])
+def test_what_only_loading_can_find_ends_in_an_error(flags, said):
+    result = run(*flags)
+    assert result.returncode not in (0, 2) and result.returncode > 0, result
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("normserve: ")
+    for word in said:
+        assert word.lower() in last.lower(), last
+
+
+def test_a_port_in_use_is_an_error():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        for flags in (["--listen", address, "--metrics-listen", "127.0.0.1:0"],
+                      ["--listen", "127.0.0.1:0", "--metrics-listen", address]):
+            result = run("--model", f"a={BHYT}", "--kv-cache-tokens", 512, *flags)
+            assert result.returncode > 0 and address in result.stderr, result
+
+
+def test_check_says_what_it_would_serve_and_ends():
+    result = run("--check", "--model", f"one={BHYT}", "--model", f"two={DEMO / 'simplegpt-kjv'}",
+                 "--kv-cache-tokens", 1024)
+    assert result.returncode == 0, result
+    for word in ("one", "two", "bhyt", "SimpleGPT", "1024", "float32"):
+        assert word in result.stdout, result.stdout
+
+
+def test_inspect_as_json_and_as_a_table():
+    result = run("inspect", BHYT, "--json")
+    assert result.returncode == 0, result
+    info = json.loads(result.stdout)
+    assert info["architecture"] == "llama" and info["norm_type"] == "bhyt"
+    assert 4.6e6 < info["parameter_count"] < 4.7e6
+    assert info["layer_count"] == 6 and info["hidden_size"] == 256 and info["vocab_size"] == 2048
+    assert info["max_context_tokens"] == 512 and info["tokenizer"] == "tokenizer.json"
+    assert {n["layer"] for n in info["norms"] if n["layer"] is not None} == set(range(6))
+    sites = {n["site"] for n in info["norms"]}
+    assert {"attn_in", "mlp_in", "final"} <= sites
+    carried = [n["norm"] for n in info["norms"] if n["site"] == "mlp_in"]
+    assert len(carried) == 6 and all("carried" in text and "tanh" in text for text in carried)
+    assert info["kv_bytes_per_token"] == 6 * 2 * 2 * 64 * 4
+    table = run("inspect", BHYT)
+    assert table.returncode == 0 and str(info["parameter_count"]) in table.stdout
+    gone = run("inspect", "/does/not/exist")
+    assert gone.returncode == 1 and "/does/not/exist" in gone.stderr
+
+
+def test_inspect_says_what_was_folded():
+    """The demo model's weights are bfloat16: auto does not fold, on does."""
+    auto = json.loads(run("inspect", BHYT, "--json").stdout)["folded"]
+    on = json.loads(run("inspect", BHYT, "--json", "--fold", "on").stdout)["folded"]
+    assert len(on) > len(auto)
+
+
+def test_flags_from_a_yaml_file(tmp_path):
+    config = tmp_path / "server.yaml"
+    config.write_text(yaml.safe_dump({"model": [f"one={BHYT}", f"two={BHYT}"], "kv-cache-tokens": 1024,
+                                      "block-size": 16, "no-prefix-cache": True, "dtype": "bfloat16"}))
+    with Server({}, "--config", config) as server:
+        models = server.stub.ListModels(wire.pb.ListModelsRequest(), timeout=10).models
+        assert {m.name for m in models} == {"one", "two"}
+        assert {m.dtype for m in models} == {"bfloat16"} and {m.kv_cache_tokens for m in models} == {1024}
+    with Server({}, "--config", config, "--dtype", "float32") as server:  # the command line wins
+        models = server.stub.ListModels(wire.pb.ListModelsRequest(), timeout=10).models
+        assert {m.dtype for m in models} == {"float32"}
+    config.write_text("model: [one=x]\nbogus-key: 3\n")
+    result = run("--config", config)
+    assert result.returncode == 2 and "bogus-key" in result.stderr
+    config.write_text("model: [unclosed\n")
+    result = run("--config", config)
+    assert result.returncode == 2 and "line 2" in result.stderr
+
+
+def test_the_ready_file_appears_when_serving_and_names_the_ports():
+    with Server({"a": BHYT}, "--kv-cache-tokens", 512) as server:
+        assert set(server.ready) == {"grpc_port", "metrics_port"}
+        assert server.serving() and server.serving("a")
+        assert "normserve_build_info" in server.metrics_text()
+
+
+def test_a_stale_ready_file_is_removed_before_loading(tmp_path):
+    ready = tmp_path / "ready.json"
+    ready.write_text('{"grpc_port": 1, "metrics_port": 1}')
+    result = run("--model", "a=/does/not/exist", "--ready-file", ready, "--listen", "127.0.0.1:0",
+                 "--metrics-listen", "127.0.0.1:0")
+    assert result.returncode > 0 and not ready.exists()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_drains_what_is_in_flight(long_model, sig):
+    with Server({"m": long_model}, "--kv-cache-tokens", 8192) as server:
+        stream = server.stub.GenerateStream(wire.generate("m", [5, 6], 600, ignore_eos=True), timeout=120)
+        joined = wire.Joined([next(stream)])
+        stopper = threading.Thread(target=lambda: setattr(server, "code", server.stop(sig)))
+        stopper.start()
+        for chunk in stream:
+            joined.add(chunk)
+        assert len(joined.token_ids) == 600
+        assert joined.finish_reason == wire.pb.FINISH_REASON_MAX_NEW_TOKENS
+        stopper.join()
+        assert server.code == 0
+
+
+def test_while_draining_new_requests_are_unavailable_and_health_says_not_serving(long_model):
+    with Server({"m": long_model}, "--kv-cache-tokens", 16384) as server:
+        stream = server.stub.GenerateStream(wire.generate("m", [5, 6], 4000, ignore_eos=True), timeout=120)
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 5
+        while True:
+            code, _ = _try(server)
+            if code == grpc.StatusCode.UNAVAILABLE:
+                break
+            assert time.monotonic() < end, "new requests are still taken"
+        stream.cancel()
+        assert server.process.wait(30) == 0
+
+
+def _try(server):
+    try:
+        server.generate("m", [5], 1, timeout=5)
+        return None, ""
+    except grpc.RpcError as error:
+        return error.code(), error.details()
+
+
+def test_after_the_drain_timeout_streams_end_with_unavailable(long_model):
+    with Server({"m": long_model}, "--kv-cache-tokens", 16384, "--drain-timeout", 1) as server:
+        stream = server.stub.GenerateStream(wire.generate("m", [5, 6], 16000, ignore_eos=True), timeout=120)
+        next(stream)
+        start = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        code, _ = status_of(list, stream)
+        assert code == grpc.StatusCode.UNAVAILABLE
+        assert server.process.wait(30) == 0
+        assert time.monotonic() - start < 10
+
+
+def test_norm_type_flag_serves_what_a_config_cannot_say(tmp_path):
+    """LayerNorm Scaling checkpoints look like plain ones; the flag tells (and it changes the numbers)."""
+    folder = checkpoints.llama(tmp_path / "lns")
+    with Server({"plain": folder, "lns": folder}, "--norm-type", "lns=lns", "--kv-cache-tokens", 512) as server:
+        info = server.stub.GetModel(wire.pb.GetModelRequest(model="lns"), timeout=10)
+        assert info.norm_type == "lns"
+        answers = [server.generate(m, [3, 4, 5], 8, ignore_eos=True, logprobs=True) for m in ("plain", "lns")]
+        assert list(answers[0].token_logprobs) != list(answers[1].token_logprobs)
