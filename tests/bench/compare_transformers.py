@@ -25,6 +25,7 @@ import pathlib
 import platform
 import random
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -240,6 +241,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
+    # So that a terminated run stops its servers, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     measured = {}
     for item in arguments.model:
         name, _, folder = item.partition("=")
