@@ -109,6 +109,17 @@ def test_score_text_and_pairs(server, tmp_path):
     assert table.returncode == 0 and "perplexity" in table.stdout and len(table.stdout.splitlines()) == 92
 
 
+def test_health_asks_the_server_and_each_model(server):
+    for arguments in ([], ["--model", "bhyt"]):
+        result = client(server, "health", *arguments)
+        assert result.returncode == 0 and result.stdout == "SERVING\n" and result.stderr == ""
+    result = client(server, "health", "--model", "nobody")
+    assert result.returncode == 1 and result.stderr.startswith("error: NOT_FOUND: ")
+    result = subprocess.run([str(CLIENT), "health", "--target", "127.0.0.1:1"], capture_output=True, text=True,
+                            timeout=60, check=False)
+    assert result.returncode == 1 and result.stderr.startswith("error: UNAVAILABLE: ")
+
+
 def load(server, *arguments):
     result = client(server, "load", "--model", "bhyt", "--json", *arguments)
     assert result.returncode == 0, result
@@ -119,7 +130,8 @@ def load(server, *arguments):
 def test_load_in_a_closed_loop_counts_what_the_server_counts(server):
     server.idle()
     before = server.metrics()
-    report = load(server, "--requests", 40, "-c", 8, "--warmup", 4, "--prompt-tokens", "5:60", "--output-tokens", "3:20")
+    report = load(server, "--requests", 40, "-c", 8, "--warmup", 4, "--prompt-tokens", "5:60", "--output-tokens",
+                  "3:20")
     server.idle()
     after = server.metrics()
     assert report["requests"] == {"offered": 40, "sent": 40, "unsent": 0, "succeeded": 40, "failed": 0}

@@ -165,7 +165,7 @@ def test_folded_gammas_give_the_unfolded_logits():
             got[fold] = scored_rows(server, case, data["input_ids"], 256)
             info = server.stub.GetModel(wire.pb.GetModelRequest(model=case), timeout=10)
             assert bool(info.folded) == (fold == "on")
-    for fold, rows in got.items():
+    for rows in got.values():
         for mine, logits in zip(rows, data["logits"], strict=True):
             assert_rows(mine, logits[:-1])
         for mine, logits in zip(rows, data["logits_folded"], strict=True):

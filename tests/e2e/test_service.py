@@ -260,7 +260,8 @@ def test_metrics_have_the_promised_series_and_close(both):
     for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "request_duration_seconds"):
         edges = [float(e) for e in re.findall(rf'normserve_{name}_bucket{{.*?le="([\d.e+-]+)"', text)]
         assert min(edges) <= 0.001 and max(edges) >= 600
-    blocks = {state: after.sum("normserve_kv_blocks", model="bhyt", state=state) for state in ("used", "cached", "free")}
+    blocks = {state: after.sum("normserve_kv_blocks", model="bhyt", state=state)
+              for state in ("used", "cached", "free")}
     assert blocks["used"] == 0 and sum(blocks.values()) > 0
     assert after.sum("normserve_build_info") >= 1
 
