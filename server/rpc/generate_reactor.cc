@@ -10,9 +10,9 @@ namespace normserve::rpc {
 
 GenerateReactor::GenerateReactor(const ServedModel& model, const engine::Request& request,
                                  CallRecord record, v1::GenerateResponse* response)
-    : record_(std::move(record)),
-      call_(model.engine),
+    : call_(model.engine),
       shape_{request.output.logprobs, request.output.top_logprobs > 0, request.sampling.seed},
+      record_(std::move(record)),
       response_(response) {}
 
 GenerateReactor* GenerateReactor::Start(const ServedModel& model, engine::Request request,
@@ -30,10 +30,13 @@ GenerateReactor* GenerateReactor::Start(const ServedModel& model, engine::Reques
 }
 
 void GenerateReactor::Push(engine::Delta delta) {
-  if (!delta.tokens.empty()) record_.FirstToken();
-  AppendDelta(delta, shape_, response_);
-  if (!delta.finished) return;
-  record_.End(delta);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!delta.tokens.empty()) record_.FirstToken();
+    AppendDelta(delta, shape_, response_);
+    if (!delta.finished) return;
+    record_.End(delta);
+  }
   Finish(ToGrpc(delta.status));
 }
 
@@ -43,7 +46,10 @@ void GenerateReactor::OnCancel() {
 }
 
 void GenerateReactor::OnDone() {
-  record_.WriteLog();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    record_.WriteLog();
+  }
   self_.reset();  // may delete this
 }
 

@@ -174,7 +174,11 @@ void ScoreReactor::OnCancel() {
 }
 
 void ScoreReactor::OnDone() {
-  record_.WriteLog();
+  {
+    // Finish orders this after all else; the mutex lets ThreadSanitizer see it.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    record_.WriteLog();
+  }
   self_.reset();  // may delete this
 }
 

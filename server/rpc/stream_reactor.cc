@@ -91,7 +91,11 @@ void StreamReactor::OnCancel() {
 }
 
 void StreamReactor::OnDone() {
-  record_.WriteLog();
+  {
+    // Finish orders this after all else; the mutex lets ThreadSanitizer see it.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    record_.WriteLog();
+  }
   self_.reset();  // may delete this
 }
 
