@@ -6,6 +6,7 @@
 ARG DEBIAN_VERSION=12
 
 FROM debian:${DEBIAN_VERSION} AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ENV NORMSERVE_CACHE=/opt/build-cache
 WORKDIR /src
 # The set-up alone first: its layer changes only when the list of what to install does.
@@ -20,12 +21,12 @@ RUN . scripts/environment.sh \
     && cmake --preset release -DNORMSERVE_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/opt/normserve \
        '-DCMAKE_INSTALL_RPATH=$ORIGIN/../libtorch/torch/lib' \
     && build_preset release normserve normserve-client \
-    && cmake --install build/release --strip
+    && cmake --install build/release --strip \
+    && mkdir -p /opt/normserve/libtorch
 # Of LibTorch the CPU half: what libtorch_cpu.so itself names as needed, in the wheel's own layout.
-RUN torch=$NORMSERVE_CACHE/libtorch-2.11.0 && to=/opt/normserve/libtorch \
-    && mkdir -p $to/torch/lib $to/nvidia/cu13/lib \
-    && cp $torch/torch/lib/libtorch_cpu.so $torch/torch/lib/libc10.so $torch/torch/lib/libgomp.so.1 $to/torch/lib/ \
-    && cp $torch/nvidia/cu13/lib/libcudart.so.13 $torch/nvidia/cu13/lib/libcupti.so.13 $to/nvidia/cu13/lib/
+RUN cd "$NORMSERVE_CACHE/libtorch-2.11.0" \
+    && cp --parents -t /opt/normserve/libtorch torch/lib/{libtorch_cpu.so,libc10.so,libgomp.so.1} \
+       nvidia/cu13/lib/{libcudart.so.13,libcupti.so.13}
 # Which packages hold the shared libraries that the programs load, by the names of this release.
 RUN ldd /opt/normserve/bin/normserve /opt/normserve/bin/normserve-client > /tmp/ldd \
     && ! grep 'not found' /tmp/ldd \
