@@ -30,8 +30,9 @@ RUN cd "$NORMSERVE_CACHE/libtorch-2.11.0" \
 # Which packages hold the shared libraries that the programs load, by the names of this release.
 RUN ldd /opt/normserve/bin/normserve /opt/normserve/bin/normserve-client > /tmp/ldd \
     && ! grep 'not found' /tmp/ldd \
-    && grep -oE '/(usr/)?lib/[^ ]+' /tmp/ldd | xargs -n 1 readlink -f | sort -u \
-       | xargs dpkg-query -S | cut -d: -f1 | sort -u > /opt/normserve/runtime-packages.txt \
+    && awk '$3 ~ "^/(usr/)?lib/" {print $3}' /tmp/ldd | xargs readlink -f | xargs -n 1 basename | sort -u \
+       | sed 's|^|*/x86_64-linux-gnu/|' | xargs dpkg-query -S | cut -d: -f1 | sort -u \
+       > /opt/normserve/runtime-packages.txt \
     && cat /opt/normserve/runtime-packages.txt
 
 FROM debian:${DEBIAN_VERSION} AS cpu
