@@ -73,13 +73,13 @@ std::vector<Request> Mixed(uint32_t vocab, int count) {
   std::vector<Request> requests;
   const uint32_t shared = random() % vocab;
   for (int i = 0; i < count; ++i) {
-    std::vector<uint32_t> prompt(1 + random() % 40, shared);
+    std::vector<uint32_t> prompt(1 + random() % 20, shared);
     for (size_t k = random() % prompt.size(); k < prompt.size(); ++k) prompt[k] = random() % vocab;
     if (i % 5 == 4 && prompt.size() > 1) {
       requests.push_back(ScoreFrom(prompt, 1 + random() % (prompt.size() - 1)));
       continue;
     }
-    requests.push_back(Seeded(prompt, 1 + random() % 20, i, i % 2 ? 0.9f : 0.0f));
+    requests.push_back(Seeded(prompt, 1 + random() % 60, i, i % 2 ? 0.9f : 0.0f));
     requests.back().output.logprobs = true;
     requests.back().output.top_logprobs = i % 3;
   }
