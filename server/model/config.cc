@@ -69,10 +69,10 @@ std::string ArchitectureName(Architecture architecture) {
   return "unknown";
 }
 
-absl::Status CheckHeads(const ModelConfig& config, const char* heads_key, const char* kv_heads_key,
-                        const char* head_dim_key) {
+absl::Status CheckHeads(const ModelConfig& config, const std::string& where, const char* heads_key,
+                        const char* kv_heads_key, const char* head_dim_key) {
   const auto bad = [&](const std::string& what) {
-    return absl::InvalidArgumentError(absl::StrCat(config.file, ": ", what));
+    return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
   };
   if (config.heads % config.kv_heads != 0) {
     return bad(absl::StrCat(kv_heads_key, " is ", config.kv_heads, "; allowed: a divisor of ",

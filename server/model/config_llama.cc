@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hugging Face config.json of model_type llama: stock keys with transformers' defaults, and the keys of
 // the BHyT code. Keys that only matter in training (initial lam values, dropout) are not read.
-#include <limits>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -123,7 +121,7 @@ absl::Status ReadLlamaConfig(const JsonFields& fields, ModelConfig& config) {
   NS_RETURN_IF_ERROR(ReadShape(fields, config));
   NS_RETURN_IF_ERROR(ReadRope(fields, config));
   NS_RETURN_IF_ERROR(
-      CheckHeads(config, "num_attention_heads", "num_key_value_heads", "head_dim"));
+      CheckHeads(config, fields.where(), "num_attention_heads", "num_key_value_heads", "head_dim"));
   NS_RETURN_IF_ERROR(fields.OneOf("hidden_act", {"silu", "swish"}, "silu").status());
   NS_ASSIGN_OR_RETURN(const double rotated,
                       fields.Number("partial_rotary_factor", 0.0, 1.0, 1.0));

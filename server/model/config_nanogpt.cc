@@ -32,7 +32,7 @@ absl::Status ReadNanoGptConfig(const JsonFields& fields, ModelConfig& config) {
   config.mlp_bias = bias;
   config.layer_norm_bias = bias && !simple;
   NS_ASSIGN_OR_RETURN(config.norm_type, args.String("norm_type", simple ? "rmsnorm" : "layernorm"));
-  return CheckHeads(config, "n_head", "n_head", "n_embd / n_head");
+  return CheckHeads(config, args.where(), "n_head", "n_head", "n_embd / n_head");
 }
 
 }  // namespace normserve::model

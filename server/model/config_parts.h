@@ -16,7 +16,7 @@ inline constexpr int64_t kMaxLayers = 1024;
 inline constexpr int64_t kMaxHeads = 4096;
 inline constexpr int64_t kMaxHeadDim = 1024;
 inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
-inline constexpr int64_t kMaxRopeTable = int64_t{1} << 31;  // positions * head_dim
+inline constexpr int64_t kMaxRopeTable = int64_t{1} << 28;  // positions * head_dim: 1 GiB of floats
 
 absl::Status ReadLlamaConfig(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadTorchtitanConfig(const JsonFields& fields, ModelConfig& config);
@@ -25,9 +25,9 @@ absl::Status ReadNanoGptConfig(const JsonFields& fields, ModelConfig& config);
 // rope_theta and rope_scaling, with either spelling of its type key.
 absl::Status ReadRope(const JsonFields& fields, ModelConfig& config);
 
-// kv heads divide heads, head_dim even where it is rotated, heads * head_dim within kMaxWidth. Names
-// are the keys as this family spells them.
-absl::Status CheckHeads(const ModelConfig& config, const char* heads_key, const char* kv_heads_key,
-                        const char* head_dim_key);
+// kv heads divide heads, head_dim even where it is rotated, heads * head_dim within kMaxWidth. `where`
+// opens messages; the keys are as this family spells them.
+absl::Status CheckHeads(const ModelConfig& config, const std::string& where, const char* heads_key,
+                        const char* kv_heads_key, const char* head_dim_key);
 
 }  // namespace normserve::model

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our config.json of converted torchtitan checkpoints: `architecture` and `model_args`, the fields of
 // its ModelArgs. Keys that only matter in training are not read.
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "model/config_parts.h"
@@ -57,7 +55,7 @@ absl::Status ReadTorchtitanConfig(const JsonFields& fields, ModelConfig& config)
                       args.Int("max_seq_len", 1, kMaxPositions, int64_t{2048}));
   NS_ASSIGN_OR_RETURN(config.norm_eps, args.Number("norm_eps", 0.0, 1.0, 1e-5));
   NS_ASSIGN_OR_RETURN(config.norm_type, args.String("norm_type", "rmsnorm"));
-  return CheckHeads(config, "n_heads", "n_kv_heads", "head_dim");
+  return CheckHeads(config, args.where(), "n_heads", "n_kv_heads", "head_dim");
 }
 
 }  // namespace normserve::model

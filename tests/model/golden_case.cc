@@ -97,13 +97,21 @@ SequenceRunner::SequenceRunner(CausalLm& lm, int64_t sequences, int64_t max_toke
 }
 
 at::Tensor SequenceRunner::Feed(const std::vector<std::vector<int32_t>>& tokens, Seen* seen) {
-  std::vector<int32_t> ids, positions, slots, owners, rows;
+  std::vector<int32_t> rows;
+  for (const auto& sequence : tokens) {
+    for (size_t i = 0; i < sequence.size(); ++i) rows.push_back(static_cast<int32_t>(rows.size()));
+  }
+  return FeedFor(tokens, rows, seen);
+}
+
+at::Tensor SequenceRunner::FeedFor(const std::vector<std::vector<int32_t>>& tokens,
+                                   const std::vector<int32_t>& logits_rows, Seen* seen) {
+  std::vector<int32_t> ids, positions, slots, owners;
   for (size_t s = 0; s < tokens.size(); ++s) {
     for (int32_t id : tokens[s]) {
       const int32_t position = lengths_[s]++;
       const int32_t block =
           block_tables_[static_cast<int64_t>(s)][position / kBlockSize].item<int32_t>();
-      rows.push_back(static_cast<int32_t>(ids.size()));
       ids.push_back(id);
       positions.push_back(position);
       slots.push_back(block * static_cast<int32_t>(kBlockSize) +
@@ -112,7 +120,7 @@ at::Tensor SequenceRunner::Feed(const std::vector<std::vector<int32_t>>& tokens,
     }
   }
   const StepInput input{Int32(ids),    Int32(positions), Int32(slots),
-                        Int32(owners), block_tables_,    Int32(rows)};
+                        Int32(owners), block_tables_,    Int32(logits_rows)};
   const Probe probe = [&](std::string_view name, const at::Tensor& value) {
     (*seen)[std::string(name)] = value.to(at::kFloat, false, /*copy=*/true);
   };

@@ -48,6 +48,9 @@ class SequenceRunner {
   // Appends tokens to each sequence in one step (an empty list leaves it out), and returns the logits
   // of every token, [tokens, vocab] float32, sequence after sequence.
   at::Tensor Feed(const std::vector<std::vector<int32_t>>& tokens, Seen* seen = nullptr);
+  // The same, logits of the given tokens of the step alone.
+  at::Tensor FeedFor(const std::vector<std::vector<int32_t>>& tokens,
+                     const std::vector<int32_t>& logits_rows, Seen* seen = nullptr);
 
  private:
   CausalLm& lm_;

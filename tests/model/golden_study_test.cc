@@ -112,6 +112,20 @@ TEST(SimpleGptDcp, WeightsOnlyExport) {
   std::filesystem::remove_all(folder);
 }
 
+// A chunk that is not a prompt's last asks for no logits at all; others for some rows.
+TEST(LogitsRows, AnySubsetAndNone) {
+  const GoldenCase golden = OpenGolden("golden/bhyt_gamma_var");
+  const auto lm = Load("golden/bhyt_gamma_var");
+  const at::Tensor whole = LogitsInChunks(*lm, golden.prompt, {golden.prompt.size()});
+  SequenceRunner some(*lm, 1, 16);
+  const at::Tensor picked = some.FeedFor({golden.prompt}, {9, 2, 2});
+  EXPECT_TRUE(picked.equal(at::stack({whole[9], whole[2], whole[2]})));
+  SequenceRunner none(*lm, 1, 16);
+  const std::vector<int32_t> first(golden.prompt.begin(), golden.prompt.begin() + 9);
+  EXPECT_EQ(none.FeedFor({first}, {}).size(0), 0);
+  EXPECT_TRUE(none.Feed({{golden.prompt[9]}})[0].equal(whole[9]));
+}
+
 class DemoTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(DemoTest, GreedyContinuationsMatch) {
