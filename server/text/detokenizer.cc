@@ -11,8 +11,8 @@ namespace {
 
 // An incomplete character is at most 3 bytes, each of which a decoder may show as U+FFFD.
 constexpr size_t kMaxHeldCharacters = 3;
-// A window that ends undecided is cut from this many tokens to so many. What is kept is more than the
-// bytes behind the held characters: 3 characters of 3 bytes.
+// A window that ends undecided is cut from this many tokens to so many. What is kept is more than
+// the bytes behind the held characters: 3 characters of 3 bytes.
 constexpr size_t kLongWindow = 32;
 constexpr size_t kCutWindow = 16;
 
@@ -113,9 +113,8 @@ std::string Detokenizer::SplitLongRun() {
   for (size_t i = run_begin_; i < ids_.size(); ++i) {
     if (!tokenizer_.IsByteFallback(ids_[i])) continue;
     const std::string piece = tokenizer_.Piece(ids_[i]);  // <0xNN>
-    bytes += piece.size() == 6
-                 ? static_cast<char>(HexDigit(piece[3]) * 16 + HexDigit(piece[4]))
-                 : '?';
+    bytes +=
+        piece.size() == 6 ? static_cast<char>(HexDigit(piece[3]) * 16 + HexDigit(piece[4])) : '?';
   }
   size_t split = ids_.size();
   for (size_t tail = IncompleteUtf8Tail(bytes); tail > 0;) {

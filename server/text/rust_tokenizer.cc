@@ -12,7 +12,8 @@ namespace normserve::text {
 namespace {
 
 void PutBytes(void* context, const uint8_t* data, size_t size) {
-  if (size > 0) static_cast<std::string*>(context)->assign(reinterpret_cast<const char*>(data), size);
+  if (size > 0)
+    static_cast<std::string*>(context)->assign(reinterpret_cast<const char*>(data), size);
 }
 void PutIds(void* context, const uint32_t* data, size_t size) {
   if (size > 0) static_cast<std::vector<uint32_t>*>(context)->assign(data, data + size);
@@ -118,9 +119,10 @@ absl::StatusOr<std::optional<uint32_t>> Find(const NsTextHandle* handle, const s
   if (!text) return std::optional<uint32_t>();
   const int64_t id = ns_text_id(handle, Bytes(*text), text->size());
   if (id < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": lacks the token \"", *text, "\" that tokenizer_config.json or "
-        "special_tokens_map.json calls ", base::Absl(key)));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": lacks the token \"", *text,
+                                                   "\" that tokenizer_config.json or "
+                                                   "special_tokens_map.json calls ",
+                                                   base::Absl(key)));
   }
   return std::optional<uint32_t>(static_cast<uint32_t>(id));
 }
@@ -204,9 +206,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGpt2(const std::string& vocab_pat
   const std::string list = JsonList(named.all);
   NsTextHandle* raw = nullptr;
   std::string error;
-  const int failed =
-      ns_text_load_gpt2(Bytes(vocab), vocab.size(), Bytes(merges), merges.size(), Bytes(list),
-                        list.size(), &raw, Into(error));
+  const int failed = ns_text_load_gpt2(Bytes(vocab), vocab.size(), Bytes(merges), merges.size(),
+                                       Bytes(list), list.size(), &raw, Into(error));
   NS_ASSIGN_OR_RETURN(Handle handle,
                       Checked(absl::StrCat(vocab_path, " with merges.txt"), failed, raw, error));
   if (!named.bos) named.bos = "<|endoftext|>";

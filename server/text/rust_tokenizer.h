@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizers, whose work is done by the Rust crate in text/rust. This is the C++ side of its C ABI plus the rules for BOS and EOS. Private to text.
+// The tokenizers, whose work is done by the Rust crate in text/rust. This is the C++ side of its C
+// ABI plus the rules for BOS and EOS. Private to text.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,8 @@
 
 namespace normserve::text {
 
-// Each takes the path(s) of its file(s) and what the folder's configuration says; errors name a file.
+// Each takes the path(s) of its file(s) and what the folder's configuration says; errors name a
+// file.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const std::string& path,
                                                              const SpecialTokens& specials);
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGpt2(const std::string& vocab_path,

@@ -12,7 +12,8 @@ struct Found {
   const std::string* stop = nullptr;
 };
 
-// The occurrence in `text` that ends first, but past `from`; of several that end there, the longest.
+// The occurrence in `text` that ends first, but past `from`; of several that end there, the
+// longest.
 Found FirstToEnd(const std::vector<std::string>& stops, const std::string& text, size_t from) {
   Found first;
   for (const std::string& stop : stops) {

@@ -15,9 +15,9 @@ class StopMatcher {
   StopMatcher(std::vector<std::string> stops, bool include_stop);
 
   struct Result {
-    std::string emit;     // safe to send now
+    std::string emit;  // safe to send now
     bool matched = false;
-    std::string match;    // which stop string, when matched
+    std::string match;  // which stop string, when matched
   };
   // Feeds decoded text. The match that is complete first wins, at once; of several that end at the
   // same place the longest. (So a stop string that begins with a shorter one never gets its turn.)

@@ -67,9 +67,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
   const bool has_merges = FileExists(path("merges.txt"));
   if (has_vocab && has_merges) return LoadGpt2(path("vocab.json"), path("merges.txt"), specials);
   if (has_vocab || has_merges) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path(has_vocab ? "vocab.json" : "merges.txt"), ": is there without ",
-        has_vocab ? "merges.txt" : "vocab.json"));
+    return absl::InvalidArgumentError(absl::StrCat(path(has_vocab ? "vocab.json" : "merges.txt"),
+                                                   ": is there without ",
+                                                   has_vocab ? "merges.txt" : "vocab.json"));
   }
   return LoadNamed(directory, specials);
 }

@@ -50,9 +50,10 @@ class Tokenizer {
                                                      std::optional<bool> add_special) const;
 };
 
-// Loads whichever tokenizer the folder has: tokenizer.json first, then tokenizer.model (SentencePiece
-// or tiktoken, told apart by content), then vocab.json + merges.txt (GPT-2). A null pointer when the
-// folder has none of these files; an error naming the file when one is there and cannot be used.
+// Loads whichever tokenizer the folder has: tokenizer.json first, then tokenizer.model
+// (SentencePiece or tiktoken, told apart by content), then vocab.json + merges.txt (GPT-2). A null
+// pointer when the folder has none of these files; an error naming the file when one is there and
+// cannot be used.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory);
 
 }  // namespace normserve::text

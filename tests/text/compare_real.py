@@ -4,10 +4,10 @@
 
     compare_real.py --pipe build/release/bin/tokenizer_pipe FOLDER...
 
-FOLDER holds a tokenizer.json, or a tokenizer.model (SentencePiece or tiktoken ranks), or a config.json
-that names gpt2 together with r50k_base.tiktoken (its ranks, for the reference). Needs the PyPI packages
-sentencepiece, tiktoken and tokenizers. Prints each mismatch and a summary; exit code 1 if there was one.
-Also checks that the streamed text is the whole text, and times the pipe.
+FOLDER holds a tokenizer.json, or a tokenizer.model (SentencePiece or tiktoken ranks), or a
+config.json that names gpt2 together with r50k_base.tiktoken (its ranks, for the reference). Needs
+the PyPI packages sentencepiece, tiktoken and tokenizers. Prints each mismatch and a summary; exit
+code 1 if there was one. Also checks that the streamed text is the whole text, and times the pipe.
 """
 import argparse
 import base64

@@ -70,15 +70,12 @@ TEST_P(DemoTokenizer, NoDoubleBos) {
 }
 
 TEST_P(DemoTokenizer, RefusesWhatIsNotUtf8OrNotAnId) {
-  EXPECT_EQ(tokenizer_->Encode("a\xFF", false).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(tokenizer_->Encode("a\xFF", false).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(tokenizer_->Decode({2048}, true).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DemoTokenizer, testing::Values("bhyt-kjv", "simplegpt-kjv"),
-                         [](const auto& info) {
-                           return std::string(info.param).substr(0, 4);
-                         });
+                         [](const auto& info) { return std::string(info.param).substr(0, 4); });
 
 }  // namespace
 }  // namespace normserve::text

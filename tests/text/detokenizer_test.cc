@@ -42,8 +42,8 @@ class Watched : public Tokenizer {
   mutable size_t longest_ = 0;
 };
 
-// Longest part of a sequence that may have to be decoded at once: a held run and what closes it, after
-// the window of an undecided text.
+// Longest part of a sequence that may have to be decoded at once: a held run and what closes it,
+// after the window of an undecided text.
 constexpr size_t kLongestWindow = 2 * Detokenizer::kMaxHeldTokens + 8;
 
 std::string Stream(const Tokenizer& tokenizer, const Ids& ids, bool skip) {
@@ -142,7 +142,8 @@ TEST_P(EveryKind, OneIdOverAndOver) {
 }
 
 TEST_P(EveryKind, TextSurvivesTheRoundTrip) {
-  const std::string text = "Hello  world, the server 😀👩‍👩‍👧 日本語 кошка e\u0301\n\tx";
+  const std::string text =
+      "Hello  world, the server 😀👩‍👩‍👧 日本語 кошка e\u0301\n\tx";
   const Ids ids = *tokenizer_->Encode(text, false);
   EXPECT_EQ(Stream(*tokenizer_, ids, true), *tokenizer_->Decode(ids, true));
   // The one fixture that tidies white space does not keep it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tokenizer for tests of other folders: one token per byte plus BOS and EOS, with no files and no
-// Rust behind it. It follows the contract of text/tokenizer.h; it is not a model of any real tokenizer.
+// Rust behind it. It follows the contract of text/tokenizer.h; it is not a model of any real
+// tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,16 @@
 namespace normserve::text {
 
 // Ids 0..255 are the bytes, 256 is BOS "<s>", 257 is EOS "</s>"; 258.. are the given extra pieces
-// (whole words, so that a test can make one token carry a long or broken text), used by Decode only.
-// Any thread.
+// (whole words, so that a test can make one token carry a long or broken text), used by Decode
+// only. Any thread.
 class FakeTokenizer : public Tokenizer {
  public:
   static constexpr uint32_t kBos = 256;
   static constexpr uint32_t kEos = 257;
   static constexpr uint32_t kFirstExtra = 258;
 
-  explicit FakeTokenizer(std::vector<std::string> extra_pieces = {}, bool bytes_are_fallback = false)
+  explicit FakeTokenizer(std::vector<std::string> extra_pieces = {},
+                         bool bytes_are_fallback = false)
       : extra_(std::move(extra_pieces)), bytes_are_fallback_(bytes_are_fallback) {}
 
   std::string_view kind() const override { return "fake"; }

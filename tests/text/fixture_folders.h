@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer folders that tests go through: one of every kind. fixtures/README.md says what they are.
+// The tokenizer folders that tests go through: one of every kind. fixtures/README.md says what they
+// are.
 #pragma once
 
 #include <string>
@@ -13,8 +14,6 @@ inline constexpr const char* kFixtureFolders[] = {
 
 inline std::string FixturePath(const std::string& name) { return "text/fixtures/" + name; }
 
-inline std::string ParamName(const testing::TestParamInfo<const char*>& info) {
-  return info.param;
-}
+inline std::string ParamName(const testing::TestParamInfo<const char*>& info) { return info.param; }
 
 }  // namespace normserve::text

@@ -63,20 +63,22 @@ TEST_P(Damaged, NeverCrashes) {
     std::string bytes = original;
     if (round % 3 == 0) bytes.resize(below(bytes.size()));
     for (size_t n = round % 3 == 0 ? 0 : 1 + below(8); n > 0; --n) {
-      bytes[below(bytes.size())] = static_cast<char>(round % 3 == 1 ? below(256) : "019\"[{-"[below(7)]);
+      bytes[below(bytes.size())] =
+          static_cast<char>(round % 3 == 1 ? below(256) : "019\"[{-"[below(7)]);
     }
     folder.Write(file, bytes);
     LoadAndUse(folder.path());
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Damaged,
-    testing::Values(std::pair("llama2", "tokenizer.model"), std::pair("llama3", "tokenizer.model"),
-                    std::pair("llama2_options", "tokenizer.model"),
-                    std::pair("llama3_json", "tokenizer.json"),
-                    std::pair("llama2_json", "tokenizer.json"), std::pair("gpt2", "vocab.json"),
-                    std::pair("gpt2", "merges.txt")));
+INSTANTIATE_TEST_SUITE_P(All, Damaged,
+                         testing::Values(std::pair("llama2", "tokenizer.model"),
+                                         std::pair("llama3", "tokenizer.model"),
+                                         std::pair("llama2_options", "tokenizer.model"),
+                                         std::pair("llama3_json", "tokenizer.json"),
+                                         std::pair("llama2_json", "tokenizer.json"),
+                                         std::pair("gpt2", "vocab.json"),
+                                         std::pair("gpt2", "merges.txt")));
 
 TEST(Malformed, TokenizerJson) {
   ExpectRefused("tokenizer.json", "", "");

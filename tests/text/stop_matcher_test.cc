@@ -63,7 +63,9 @@ Outcome Naive(const std::vector<std::string>& stops, bool include, const std::st
 
 TEST(StopMatcher, AgreesWithTheWholeTextHoweverItIsSplit) {
   std::mt19937 random(7);
-  const auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
+  const auto below = [&](size_t n) {
+    return std::uniform_int_distribution<size_t>(0, n - 1)(random);
+  };
   const auto word = [&](size_t longest) {
     std::string text;
     for (size_t n = below(longest + 1); n > 0; --n) text += "ab\xC3"[below(3)];

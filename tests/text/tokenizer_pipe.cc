@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For compare_real.py: tokenizes over a pipe. Usage: tokenizer_pipe FOLDER. One JSON object a line in,
+// For compare_real.py: tokenizes over a pipe. Usage: tokenizer_pipe FOLDER. One JSON object a line
+// in,
 // {"text": ...} or {"ids": [...], "skip_special": bool}; one a line out, {"ids"}, or {"text",
 // "streamed"}, or {"error"}. Not a product.
 #include <iostream>

@@ -2,9 +2,9 @@
  * The C ABI of the Rust crate normserve_text, in which all tokenizers are.
  * Only text/rust_tokenizer.cc includes it. It knows no files: callers read them.
  *
- * Ownership: the handle is the only memory that crosses the border; ns_text_free releases it. Results
- * and error texts are given to the caller's sink during the call and belong to Rust: the sink copies.
- * A sink must not throw and must not call back. Inputs are borrowed for the call.
+ * Ownership: the handle is the only memory that crosses the border; ns_text_free releases it.
+ * Results and error texts are given to the caller's sink during the call and belong to Rust: the
+ * sink copies. A sink must not throw and must not call back. Inputs are borrowed for the call.
  *
  * Threads: a loaded handle is immutable; any thread may use it, until it is freed.
  *
@@ -49,8 +49,8 @@ int ns_text_load_gpt2(const uint8_t* vocab, size_t vocab_size, const uint8_t* me
                       NsTextHandle** out, NsTextByteSink error);
 /* GPT-2's own vocabulary, compiled in (50,257 ids). */
 int ns_text_load_gpt2_builtin(NsTextHandle** out, NsTextByteSink error);
-/* A tiktoken file of "base64 rank" lines, split by Llama 3's pattern. `specials`: a JSON list of the
- * texts of the special tokens, whose ids follow the last rank in this order. */
+/* A tiktoken file of "base64 rank" lines, split by Llama 3's pattern. `specials`: a JSON list of
+ * the texts of the special tokens, whose ids follow the last rank in this order. */
 int ns_text_load_tiktoken(const uint8_t* ranks, size_t ranks_size, const uint8_t* specials,
                           size_t specials_size, NsTextHandle** out, NsTextByteSink error);
 /* A SentencePiece BPE model without a normalization table. */
@@ -67,7 +67,8 @@ int64_t ns_text_bos(const NsTextHandle* handle);
 int64_t ns_text_eos(const NsTextHandle* handle);
 /* The id of a token's text, or -1. */
 int64_t ns_text_id(const NsTextHandle* handle, const uint8_t* text, size_t text_size);
-int ns_text_piece(const NsTextHandle* handle, uint32_t id, NsTextByteSink out, NsTextByteSink error);
+int ns_text_piece(const NsTextHandle* handle, uint32_t id, NsTextByteSink out,
+                  NsTextByteSink error);
 /* `text` must be UTF-8. */
 int ns_text_encode(const NsTextHandle* handle, const uint8_t* text, size_t text_size,
                    int add_special, NsTextIdSink out, NsTextByteSink error);

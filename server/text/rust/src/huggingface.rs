@@ -34,7 +34,10 @@ pub fn from_gpt2(
         match line.split_once(' ') {
             Some((left, right)) => pairs.push(json!([left, right])),
             None => {
-                return Err(format!("merges.txt: line {} is not a pair of tokens", index + 1));
+                return Err(format!(
+                    "merges.txt: line {} is not a pair of tokens",
+                    index + 1
+                ));
             }
         }
     }
@@ -51,7 +54,8 @@ pub fn from_gpt2(
 
 impl HuggingFace {
     fn new(mut tokenizer: Tokenizer, specials: &[String]) -> Result<Self, String> {
-        // Both are ways to encode training batches; the reference switches them off for a plain call.
+        // Both are ways to encode training batches; the reference switches them off for a plain
+        // call.
         tokenizer.with_truncation(None).map_err(|e| e.to_string())?;
         tokenizer.with_padding(None);
         if let ModelWrapper::BPE(bpe) = tokenizer.get_model() {
@@ -65,14 +69,20 @@ impl HuggingFace {
             .filter(|text| !added.contains_key(*text) && tokenizer.token_to_id(text).is_some())
             .map(|text| AddedToken::from(text.clone(), true))
             .collect();
-        tokenizer.add_special_tokens(missing).map_err(|e| e.to_string())?;
+        tokenizer
+            .add_special_tokens(missing)
+            .map_err(|e| e.to_string())?;
         let flags = Self::compute_flags(&tokenizer)?;
         Ok(Self { tokenizer, flags })
     }
 
     fn compute_flags(tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
         let vocab = tokenizer.get_vocab(true);
-        let largest = vocab.values().copied().max().ok_or("the vocabulary is empty")?;
+        let largest = vocab
+            .values()
+            .copied()
+            .max()
+            .ok_or("the vocabulary is empty")?;
         if largest >= MAX_VOCAB_SIZE {
             return Err(format!("token id {largest} is not below {MAX_VOCAB_SIZE}"));
         }
@@ -81,7 +91,9 @@ impl HuggingFace {
         let byte_fallback = decoder.contains("\"type\":\"ByteFallback\"");
         let mut flags = vec![0; largest as usize + 1];
         for (id, flag) in flags.iter_mut().enumerate() {
-            let Some(token) = tokenizer.id_to_token(id as u32) else { continue };
+            let Some(token) = tokenizer.id_to_token(id as u32) else {
+                continue;
+            };
             *flag |= USED;
             if tokenizer.get_added_vocabulary().is_special_token(&token) {
                 *flag |= SPECIAL;
@@ -99,7 +111,9 @@ fn is_byte_token(token: &str) -> bool {
     token.len() == 6
         && token.starts_with("<0x")
         && token.ends_with('>')
-        && token.get(3..5).is_some_and(|hex| u8::from_str_radix(hex, 16).is_ok())
+        && token
+            .get(3..5)
+            .is_some_and(|hex| u8::from_str_radix(hex, 16).is_ok())
 }
 
 impl Backend for HuggingFace {
@@ -120,11 +134,16 @@ impl Backend for HuggingFace {
     }
 
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
-        let encoding = self.tokenizer.encode_fast(text, add_special).map_err(|e| e.to_string())?;
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, add_special)
+            .map_err(|e| e.to_string())?;
         Ok(encoding.get_ids().to_vec())
     }
 
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, String> {
-        self.tokenizer.decode(ids, skip_special).map_err(|e| e.to_string())
+        self.tokenizer
+            .decode(ids, skip_special)
+            .map_err(|e| e.to_string())
     }
 }

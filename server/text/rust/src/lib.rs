@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C ABI over the tokenizer backends; include/normserve_text.h is its contract. Nothing here knows
-//! how a tokenizer works, and nothing outside this file is unsafe.
+//! The C ABI over the tokenizer backends; include/normserve_text.h is its contract. Nothing here
+//! knows how a tokenizer works, and nothing outside this file is unsafe.
 
 mod backend;
 mod huggingface;
 mod sentencepiece;
+mod sentencepiece_merge;
 mod sentencepiece_proto;
 mod tiktoken;
 
@@ -103,7 +104,9 @@ pub unsafe extern "C" fn ns_text_load_tokenizer_json(
     error: ByteSink,
 ) -> c_int {
     let (json, specials) = (borrowed(json, json_size), borrowed(specials, specials_size));
-    load(out, error, || huggingface::from_json(json, &token_list(specials)?))
+    load(out, error, || {
+        huggingface::from_json(json, &token_list(specials)?)
+    })
 }
 
 /// # Safety
@@ -121,7 +124,9 @@ pub unsafe extern "C" fn ns_text_load_gpt2(
 ) -> c_int {
     let (vocab, merges) = (borrowed(vocab, vocab_size), borrowed(merges, merges_size));
     let specials = borrowed(specials, specials_size);
-    load(out, error, || huggingface::from_gpt2(vocab, utf8(merges)?, &token_list(specials)?))
+    load(out, error, || {
+        huggingface::from_gpt2(vocab, utf8(merges)?, &token_list(specials)?)
+    })
 }
 
 /// # Safety
@@ -145,8 +150,13 @@ pub unsafe extern "C" fn ns_text_load_tiktoken(
     out: *mut *mut Handle,
     error: ByteSink,
 ) -> c_int {
-    let (ranks, specials) = (borrowed(ranks, ranks_size), borrowed(specials, specials_size));
-    load(out, error, || tiktoken::llama3(utf8(ranks)?, &token_list(specials)?))
+    let (ranks, specials) = (
+        borrowed(ranks, ranks_size),
+        borrowed(specials, specials_size),
+    );
+    load(out, error, || {
+        tiktoken::llama3(utf8(ranks)?, &token_list(specials)?)
+    })
 }
 
 /// # Safety
@@ -206,7 +216,9 @@ pub unsafe extern "C" fn ns_text_id(handle: *const Handle, text: *const u8, size
     let backend = &(*handle).0;
     let text = borrowed(text, size);
     let found = catch_unwind(AssertUnwindSafe(|| {
-        std::str::from_utf8(text).ok().and_then(|text| backend.id(text))
+        std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| backend.id(text))
     }));
     found.ok().flatten().map_or(-1, i64::from)
 }

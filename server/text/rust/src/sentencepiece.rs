@@ -1,41 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SentencePiece BPE models without a normalization table: Llama 2's tokenizer.model and those like it.
-//! Ours and not the SentencePiece library, whose shared object brings another protobuf into a gRPC
-//! server (docs/adr/0030-sentencepiece-without-its-library.md). Other kinds of models are refused.
+//! SentencePiece BPE models without a normalization table: Llama 2's tokenizer.model and those like
+//! it. Ours and not the SentencePiece library, whose shared object brings another protobuf into a
+//! gRPC server (docs/adr/0030-sentencepiece-without-its-library.md). Other kinds of models are
+//! refused.
 //!
 //! DIFFERS: the library takes "</s>" in a text for five characters; our contract is that text which
-//! spells a special token becomes it, as in `transformers`. So a text is cut at the texts of control
-//! pieces, and each part is encoded as a text of its own (with its own leading space). Decoding with
-//! the special tokens does the reverse; without them it is the library's.
+//! spells a special token becomes it, as in `transformers`. So a text is cut at the texts of
+//! control pieces, and each part is encoded as a text of its own (with its own leading space).
+//! Decoding with the special tokens does the reverse; without them it is the library's.
 
 use crate::backend::{Backend, BYTE_FALLBACK, SPECIAL, USED};
+use crate::sentencepiece_merge::Merger;
 use crate::sentencepiece_proto::{parse, Kind, Model};
 use aho_corasick::{AhoCorasick, MatchKind};
 use rustc_hash::FxHashMap;
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 
 const SPACE: &str = "\u{2581}"; // stands for a space within pieces
-const NONE: usize = usize::MAX;
 
-struct SentencePiece {
-    model: Model,
-    mergeable: FxHashMap<String, u32>, // normal, user-defined, unused
-    reserved: FxHashMap<String, u32>,  // control, unknown, byte
+pub struct SentencePiece {
+    pub model: Model,
+    pub mergeable: FxHashMap<String, u32>, // normal, user-defined, unused
+    reserved: FxHashMap<String, u32>,      // control, unknown, byte
     unk: u32,
-    bytes: Vec<u32>,                   // [256] ids of the byte pieces; empty without byte fallback
+    bytes: Vec<u32>, // [256] ids of the byte pieces; empty without byte fallback
     byte_of: FxHashMap<u32, u8>,
     controls: Vec<u32>,
-    control_finder: AhoCorasick,       // of their texts, in the order of `controls`
-    user_defined: Vec<String>,
+    control_finder: AhoCorasick, // of their texts, in the order of `controls`
+    pub user_defined: Vec<String>,
 }
 
 pub fn from_model(file: &[u8]) -> Result<Box<dyn Backend>, String> {
     let model = parse(file)?;
     if model.model_type != 2 {
-        return Err("only BPE models are supported, not unigram, word or char ones; \
+        return Err(
+            "only BPE models are supported, not unigram, word or char ones; \
                     put the model's tokenizer.json beside it"
-            .into());
+                .into(),
+        );
     }
     if model.has_charsmap {
         return Err("models with a normalization table are not supported; \
@@ -47,7 +48,9 @@ pub fn from_model(file: &[u8]) -> Result<Box<dyn Backend>, String> {
 
 /// Finds the text that comes first, and of several there the longest.
 fn finder(texts: &[&str]) -> Result<AhoCorasick, String> {
-    let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+    let builder = AhoCorasick::builder()
+        .match_kind(MatchKind::LeftmostLongest)
+        .build(texts);
     builder.map_err(|e| e.to_string())
 }
 
@@ -71,7 +74,10 @@ impl SentencePiece {
         for id in 0..new.model.pieces.len() as u32 {
             new.add_piece(id)?;
         }
-        let controls = new.controls.iter().map(|&id| new.model.pieces[id as usize].text.as_str());
+        let controls = new
+            .controls
+            .iter()
+            .map(|&id| new.model.pieces[id as usize].text.as_str());
         new.control_finder = finder(&controls.collect::<Vec<_>>())?;
         if new.unk == u32::MAX {
             return Err("no piece has the type unknown".into());
@@ -110,7 +116,10 @@ impl SentencePiece {
             Kind::Byte => {
                 let byte = byte_of(&piece.text).filter(|_| self.model.byte_fallback);
                 let byte = byte.ok_or_else(|| {
-                    format!("byte piece {:?} is not <0xNN>, or byte_fallback is off", piece.text)
+                    format!(
+                        "byte piece {:?} is not <0xNN>, or byte_fallback is off",
+                        piece.text
+                    )
                 })?;
                 self.byte_of.insert(id, byte);
             }
@@ -119,11 +128,11 @@ impl SentencePiece {
         Ok(())
     }
 
-    fn kind(&self, id: u32) -> Kind {
+    pub fn kind(&self, id: u32) -> Kind {
         self.model.pieces[id as usize].kind
     }
 
-    fn piece_id(&self, text: &str) -> u32 {
+    pub fn piece_id(&self, text: &str) -> u32 {
         let found = self.reserved.get(text).or_else(|| self.mergeable.get(text));
         found.copied().unwrap_or(self.unk)
     }
@@ -132,7 +141,11 @@ impl SentencePiece {
         let model = &self.model;
         let space = if model.escape_whitespaces { SPACE } else { " " };
         let tidy = model.remove_extra_whitespaces;
-        let text = if tidy { text.trim_start_matches(' ') } else { text };
+        let text = if tidy {
+            text.trim_start_matches(' ')
+        } else {
+            text
+        };
         let mut out = String::with_capacity(text.len() * 2);
         if text.is_empty() {
             return out;
@@ -226,132 +239,6 @@ fn decode_bytes(bytes: &mut Vec<u8>, text: &mut String) {
     bytes.clear();
 }
 
-/// A part of the text that is one piece so far; a doubly linked list in an array.
-struct Symbol {
-    begin: usize,
-    end: usize, // == begin: merged into its left neighbour
-    prev: usize,
-    next: usize,
-    frozen: bool, // user-defined: never merged
-}
-
-struct Candidate {
-    score: f32,
-    left: usize,
-    right: usize,
-    size: usize,
-}
-
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_score = self.score.partial_cmp(&other.score).unwrap_or(Ordering::Equal);
-        by_score.then_with(|| other.left.cmp(&self.left)) // the highest score, then the leftmost
-    }
-}
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Candidate {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Candidate {}
-
-/// Merges the characters of one text into pieces, the best-scored pair first.
-struct Merger<'a> {
-    owner: &'a SentencePiece,
-    text: &'a str,
-    symbols: Vec<Symbol>,
-    agenda: BinaryHeap<Candidate>,
-    unused: FxHashMap<&'a str, usize>, // an unused piece that was a candidate: where to cut it
-}
-
-impl<'a> Merger<'a> {
-    fn new(owner: &'a SentencePiece, text: &'a str) -> Self {
-        let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
-        let mut begin = 0;
-        while let Some(first) = text[begin..].chars().next() {
-            let rest = &text[begin..];
-            let user = owner.user_defined.iter().filter(|piece| rest.starts_with(piece.as_str()));
-            let user = user.map(String::len).max();
-            let end = begin + user.unwrap_or(first.len_utf8());
-            let index = symbols.len();
-            let prev = if index == 0 { NONE } else { index - 1 };
-            symbols.push(Symbol { begin, end, prev, next: index + 1, frozen: user.is_some() });
-            begin = end;
-        }
-        if let Some(last) = symbols.last_mut() {
-            last.next = NONE;
-        }
-        Self { owner, text, symbols, agenda: BinaryHeap::new(), unused: FxHashMap::default() }
-    }
-
-    fn consider(&mut self, left: usize, right: usize) {
-        if left == NONE || right == NONE {
-            return;
-        }
-        let (a, b) = (&self.symbols[left], &self.symbols[right]);
-        if a.frozen || b.frozen {
-            return;
-        }
-        let piece = &self.text[a.begin..b.end];
-        let Some(&id) = self.owner.mergeable.get(piece) else { return };
-        let score = self.owner.model.pieces[id as usize].score;
-        if self.owner.kind(id) == Kind::Unused {
-            self.unused.insert(piece, a.end - a.begin);
-        }
-        self.agenda.push(Candidate { score, left, right, size: piece.len() });
-    }
-
-    fn run(mut self) -> Vec<(&'a str, u32)> {
-        for right in 1..self.symbols.len() {
-            self.consider(right - 1, right);
-        }
-        while let Some(best) = self.agenda.pop() {
-            let (left, right) = (&self.symbols[best.left], &self.symbols[best.right]);
-            let gone = left.begin == left.end || right.begin == right.end;
-            if gone || left.end - left.begin + right.end - right.begin != best.size {
-                continue; // one of the two has been merged meanwhile
-            }
-            let (end, next) = (right.end, right.next);
-            self.symbols[best.left].end = end;
-            self.symbols[best.left].next = next;
-            self.symbols[best.right].end = self.symbols[best.right].begin;
-            if next != NONE {
-                self.symbols[next].prev = best.left;
-            }
-            self.consider(self.symbols[best.left].prev, best.left);
-            self.consider(best.left, next);
-        }
-        let mut pieces = Vec::new();
-        let mut index = if self.symbols.is_empty() { NONE } else { 0 };
-        while index != NONE {
-            let symbol = &self.symbols[index];
-            self.split_unused(&self.text[symbol.begin..symbol.end], &mut pieces);
-            index = symbol.next;
-        }
-        pieces
-    }
-
-    /// An unused piece is a step of merging only: it is taken apart again.
-    fn split_unused(&self, piece: &'a str, out: &mut Vec<(&'a str, u32)>) {
-        let mut stack = vec![piece];
-        while let Some(piece) = stack.pop() {
-            let id = self.owner.piece_id(piece);
-            match self.unused.get(piece) {
-                Some(&cut) if self.owner.kind(id) == Kind::Unused => {
-                    stack.push(&piece[cut..]);
-                    stack.push(&piece[..cut]);
-                }
-                _ => out.push((piece, id)),
-            }
-        }
-    }
-}
-
 impl Backend for SentencePiece {
     fn vocab_size(&self) -> u32 {
         self.model.pieces.len() as u32
@@ -367,7 +254,10 @@ impl Backend for SentencePiece {
     }
 
     fn id(&self, text: &str) -> Option<u32> {
-        self.reserved.get(text).or_else(|| self.mergeable.get(text)).copied()
+        self.reserved
+            .get(text)
+            .or_else(|| self.mergeable.get(text))
+            .copied()
     }
 
     fn bos(&self) -> Option<u32> {
@@ -381,7 +271,11 @@ impl Backend for SentencePiece {
     }
 
     fn piece(&self, id: u32) -> String {
-        self.model.pieces.get(id as usize).map(|piece| piece.text.clone()).unwrap_or_default()
+        self.model
+            .pieces
+            .get(id as usize)
+            .map(|piece| piece.text.clone())
+            .unwrap_or_default()
     }
 
     fn encode(&self, text: &str, _add_special: bool) -> Result<Vec<u32>, String> {

@@ -102,7 +102,11 @@ fn text(bytes: &[u8]) -> Result<String, String> {
 }
 
 fn parse_piece(bytes: &[u8]) -> Result<Piece, String> {
-    let mut piece = Piece { text: String::new(), score: 0.0, kind: Kind::Normal };
+    let mut piece = Piece {
+        text: String::new(),
+        score: 0.0,
+        kind: Kind::Normal,
+    };
     let mut fields = Fields { rest: bytes };
     while let Some(field) = fields.next()? {
         match field {

@@ -24,9 +24,9 @@ const LLAMA3_MAX_RUN_CHARS: usize = 25_000;
 
 struct Tiktoken {
     bpe: CoreBPE,
-    pieces: Vec<Vec<u8>>,           // [vocab_size]; empty: unused
+    pieces: Vec<Vec<u8>>, // [vocab_size]; empty: unused
     specials: FxHashMap<String, u32>,
-    first_special: u32,             // specials have the ids from here on
+    first_special: u32, // specials have the ids from here on
     ids: FxHashMap<Vec<u8>, u32>,
     cut_long_text: bool,
 }
@@ -38,14 +38,25 @@ pub fn gpt2() -> Result<Box<dyn Backend>, String> {
     for id in 0..=END_OF_TEXT {
         pieces.push(bpe.decode_bytes(&[id]).map_err(|e| e.to_string())?);
     }
-    let specials = [("<|endoftext|>".to_string(), END_OF_TEXT)].into_iter().collect();
-    Ok(Box::new(Tiktoken::new(bpe, pieces, specials, END_OF_TEXT, false)))
+    let specials = [("<|endoftext|>".to_string(), END_OF_TEXT)]
+        .into_iter()
+        .collect();
+    Ok(Box::new(Tiktoken::new(
+        bpe,
+        pieces,
+        specials,
+        END_OF_TEXT,
+        false,
+    )))
 }
 
 pub fn llama3(file: &str, special_texts: &[String]) -> Result<Box<dyn Backend>, String> {
     let mut pieces = parse_ranks(file)?;
-    let encoder: FxHashMap<Vec<u8>, u32> =
-        pieces.iter().enumerate().map(|(id, piece)| (piece.clone(), id as u32)).collect();
+    let encoder: FxHashMap<Vec<u8>, u32> = pieces
+        .iter()
+        .enumerate()
+        .map(|(id, piece)| (piece.clone(), id as u32))
+        .collect();
     if encoder.len() != pieces.len() {
         return Err("two ranks have the same bytes".into());
     }
@@ -62,9 +73,14 @@ pub fn llama3(file: &str, special_texts: &[String]) -> Result<Box<dyn Backend>, 
         }
         pieces.push(text.clone().into_bytes());
     }
-    let bpe =
-        CoreBPE::new(encoder, specials.clone(), LLAMA3_PATTERN).map_err(|e| e.to_string())?;
-    Ok(Box::new(Tiktoken::new(bpe, pieces, specials, first_special, true)))
+    let bpe = CoreBPE::new(encoder, specials.clone(), LLAMA3_PATTERN).map_err(|e| e.to_string())?;
+    Ok(Box::new(Tiktoken::new(
+        bpe,
+        pieces,
+        specials,
+        first_special,
+        true,
+    )))
 }
 
 /// The bytes of every rank; ranks must be 0, 1, 2, ... without a gap, in any order.
@@ -72,7 +88,10 @@ fn parse_ranks(file: &str) -> Result<Vec<Vec<u8>>, String> {
     let mut pieces: Vec<Vec<u8>> = Vec::new();
     let lines: Vec<&str> = file.lines().filter(|line| !line.is_empty()).collect();
     if lines.len() >= MAX_VOCAB_SIZE as usize {
-        return Err(format!("{} ranks are not below {MAX_VOCAB_SIZE}", lines.len()));
+        return Err(format!(
+            "{} ranks are not below {MAX_VOCAB_SIZE}",
+            lines.len()
+        ));
     }
     pieces.resize(lines.len(), Vec::new());
     for (index, line) in lines.iter().enumerate() {
@@ -107,8 +126,19 @@ impl Tiktoken {
         cut_long_text: bool,
     ) -> Self {
         // Later entries win: a special token's id for its text.
-        let ids = pieces.iter().enumerate().map(|(id, p)| (p.clone(), id as u32)).collect();
-        Self { bpe, pieces, specials, first_special, ids, cut_long_text }
+        let ids = pieces
+            .iter()
+            .enumerate()
+            .map(|(id, p)| (p.clone(), id as u32))
+            .collect();
+        Self {
+            bpe,
+            pieces,
+            specials,
+            first_special,
+            ids,
+            cut_long_text,
+        }
     }
 
     fn encode_part(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), String> {
@@ -189,7 +219,10 @@ impl Backend for Tiktoken {
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, String> {
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         for &id in ids {
-            let piece = self.pieces.get(id as usize).ok_or_else(|| format!("unknown id {id}"))?;
+            let piece = self
+                .pieces
+                .get(id as usize)
+                .ok_or_else(|| format!("unknown id {id}"))?;
             if !(skip_special && id >= self.first_special) {
                 bytes.extend_from_slice(piece);
             }
