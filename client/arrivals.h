@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When an open loop means to send each request. The times depend on rate, kind and seed alone, never
-// on how the server or the client keeps up: that is what makes the loop open.
+// When an open loop means to send each request. The times depend on rate, kind and seed alone,
+// never on how the server or the client keeps up: that is what makes the loop open.
 #pragma once
 
 #include <cstdint>

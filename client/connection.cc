@@ -14,8 +14,8 @@ std::vector<std::unique_ptr<Stub>> Connect(const ConnectionOptions& options, int
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     // A response with the whole vocabulary's log-probabilities passes 4 MiB easily.
     arguments.SetMaxReceiveMessageSize(-1);
-    stubs.push_back(v1::GenerationService::NewStub(grpc::CreateCustomChannel(
-        options.target, grpc::InsecureChannelCredentials(), arguments)));
+    stubs.push_back(v1::GenerationService::NewStub(
+        grpc::CreateCustomChannel(options.target, grpc::InsecureChannelCredentials(), arguments)));
   }
   return stubs;
 }

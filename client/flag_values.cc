@@ -20,8 +20,8 @@ constexpr uint32_t kMostTokens = 1u << 24;
 absl::StatusOr<uint32_t> ParseUint(std::string_view flag, absl::string_view text) {
   uint32_t value = 0;
   if (!absl::SimpleAtoi(text, &value)) {
-    return absl::InvalidArgumentError(absl::StrCat(base::Absl(flag), ": '", text,
-                                                   "' is not a whole number in [0, 4294967295]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(base::Absl(flag), ": '", text, "' is not a whole number in [0, 4294967295]"));
   }
   return value;
 }

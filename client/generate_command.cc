@@ -77,11 +77,10 @@ absl::Status OmitTextWithoutTokenizer(Stub* stub, const GenerateOptions& options
 
 CLI::App* AddGenerateCommand(CLI::App* app, GenerateOptions* options) {
   CLI::App* command = app->add_subcommand("generate", "Continue one prompt, streaming its text");
-  CLI::Option* prompt = command->add_option("prompt", options->prompt,
-                                            "prompt text; absent: standard input");
+  CLI::Option* prompt =
+      command->add_option("prompt", options->prompt, "prompt text; absent: standard input");
   CLI::Option* file = command->add_option("--file", options->file, "read the prompt from a file");
-  CLI::Option* ids =
-      command->add_option("--token-ids", options->token_ids, "prompt as ids: 1,2,3");
+  CLI::Option* ids = command->add_option("--token-ids", options->token_ids, "prompt as ids: 1,2,3");
   prompt->excludes(file)->excludes(ids);
   file->excludes(ids);
   command->add_flag("--json", options->json, "print one JSON object at the end");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `normserve-client health`: one standard gRPC health check, for container health checks and scripts.
+// `normserve-client health`: one standard gRPC health check, for container health checks and
+// scripts.
 #pragma once
 
 #include "CLI/CLI.hpp"
@@ -12,7 +13,8 @@ namespace normserve::client {
 // without it the server as a whole is.
 CLI::App* AddHealthCommand(CLI::App* app, ConnectionOptions* options);
 
-// Prints the status. Ok only for SERVING; UNAVAILABLE for another status, else the call's own error.
+// Prints the status. Ok only for SERVING; UNAVAILABLE for another status, else the call's own
+// error.
 absl::Status RunHealth(const ConnectionOptions& options);
 
 }  // namespace normserve::client

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact percentiles of recorded samples. Everything is kept: a load run's samples fit in memory, and
-// a histogram's error would be one more thing to explain.
+// Exact percentiles of recorded samples. Everything is kept: a load run's samples fit in memory,
+// and a histogram's error would be one more thing to explain.
 #pragma once
 
 #include <cstdint>

@@ -20,8 +20,8 @@
 namespace normserve::client {
 namespace {
 
-// Turns Ctrl-C and SIGTERM into LoadRun::Stop while it lives, by waiting for them on a thread of its
-// own: no handler, so nothing global. Make it before any other thread starts.
+// Turns Ctrl-C and SIGTERM into LoadRun::Stop while it lives, by waiting for them on a thread of
+// its own: no handler, so nothing global. Make it before any other thread starts.
 class InterruptWatch {
  public:
   explicit InterruptWatch(LoadRun* run) {
@@ -63,8 +63,10 @@ absl::StatusOr<std::vector<Prompt>> MakePrompts(const LoadOptions& options, uint
     return ParsePrompts(content);
   }
   SyntheticSpec spec;
-  NS_ASSIGN_OR_RETURN(spec.prompt_tokens, ParseTokenRange("--prompt-tokens", options.prompt_tokens));
-  NS_ASSIGN_OR_RETURN(spec.output_tokens, ParseTokenRange("--output-tokens", options.output_tokens));
+  NS_ASSIGN_OR_RETURN(spec.prompt_tokens,
+                      ParseTokenRange("--prompt-tokens", options.prompt_tokens));
+  NS_ASSIGN_OR_RETURN(spec.output_tokens,
+                      ParseTokenRange("--output-tokens", options.output_tokens));
   spec.count = options.distinct;
   spec.vocab_size = vocab_size;
   spec.seed = options.plan.seed;
@@ -137,8 +139,9 @@ absl::Status Publish(const LoadOptions& options, const LoadReport& report,
 void AddLoopFlags(CLI::App* command, LoadOptions* options) {
   const char* group = "Load";
   LoadPlan* plan = &options->plan;
-  command->add_option("-c,--concurrency", plan->concurrency,
-                      "requests in flight; with --rate the most in flight (0 = no limit)")
+  command
+      ->add_option("-c,--concurrency", plan->concurrency,
+                   "requests in flight; with --rate the most in flight (0 = no limit)")
       ->capture_default_str()
       ->group(group);
   command->add_option("--rate", plan->rate_per_s, "open loop: requests per second to offer")
@@ -151,15 +154,17 @@ void AddLoopFlags(CLI::App* command, LoadOptions* options) {
   command->add_option("--requests", plan->requests, "send this many requests, 0 = no such limit")
       ->capture_default_str()
       ->group(group);
-  command->add_option("--duration", plan->duration_s, "send for this many seconds, 0 = no such limit")
+  command
+      ->add_option("--duration", plan->duration_s, "send for this many seconds, 0 = no such limit")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->group(group);
   command->add_option("--warmup", plan->warmup, "requests before the run that are not measured")
       ->capture_default_str()
       ->group(group);
-  command->add_option("--drain", plan->drain_s,
-                      "seconds to wait at the end for what is in flight, before cancelling it")
+  command
+      ->add_option("--drain", plan->drain_s,
+                   "seconds to wait at the end for what is in flight, before cancelling it")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->group(group);
@@ -167,8 +172,9 @@ void AddLoopFlags(CLI::App* command, LoadOptions* options) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1024))
       ->group(group);
-  command->add_option("--lag-limit", options->lag_limit_ms,
-                      "open loop: p99 dispatch lag in ms above which the run is invalid")
+  command
+      ->add_option("--lag-limit", options->lag_limit_ms,
+                   "open loop: p99 dispatch lag in ms above which the run is invalid")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->group(group);
@@ -176,16 +182,19 @@ void AddLoopFlags(CLI::App* command, LoadOptions* options) {
 
 void AddPromptFlags(CLI::App* command, LoadOptions* options) {
   const char* group = "Prompts";
-  command->add_option("--prompts", options->prompts,
-                      "file with a prompt per line, or JSON lines {\"text\" | \"token_ids\", "
-                      "\"max_new_tokens\"}; - is standard input")
+  command
+      ->add_option("--prompts", options->prompts,
+                   "file with a prompt per line, or JSON lines {\"text\" | \"token_ids\", "
+                   "\"max_new_tokens\"}; - is standard input")
       ->group(group);
-  command->add_option("--prompt-tokens", options->prompt_tokens,
-                      "synthetic prompt length: N or LOW:HIGH tokens")
+  command
+      ->add_option("--prompt-tokens", options->prompt_tokens,
+                   "synthetic prompt length: N or LOW:HIGH tokens")
       ->capture_default_str()
       ->group(group);
-  command->add_option("--output-tokens", options->output_tokens,
-                      "synthetic output length: N or LOW:HIGH tokens")
+  command
+      ->add_option("--output-tokens", options->output_tokens,
+                   "synthetic output length: N or LOW:HIGH tokens")
       ->capture_default_str()
       ->group(group);
   command->add_option("--distinct", options->distinct, "synthetic prompts made; reused in turn")

@@ -17,14 +17,14 @@ struct LoadOptions {
   RequestFlags request;
   LoadPlan plan;
   std::string arrival = "constant";
-  std::string prompts;               // file; empty = synthetic
+  std::string prompts;                // file; empty = synthetic
   std::string prompt_tokens = "128";  // synthetic: N or LOW:HIGH
   std::string output_tokens = "128";
   uint32_t distinct = 256;  // synthetic prompts made
   int connections = 1;
   double lag_limit_ms = 100;
-  bool json = false;         // JSON to standard output instead of the table
-  std::string json_file;     // and/or to a file
+  bool json = false;      // JSON to standard output instead of the table
+  std::string json_file;  // and/or to a file
   bool progress = true;
 };
 

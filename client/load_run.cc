@@ -105,7 +105,8 @@ void LoadRun::CallEnding(StreamCall* call) {
 }
 
 void LoadRun::CallEnded(CallRecord record) {
-  // Notified under the lock: once it is free and nothing in flight, Run may return and destroy this.
+  // Notified under the lock: once it is free and nothing in flight, Run may return and destroy
+  // this.
   const Lock lock(mutex_);
   --in_flight_;
   output_tokens_ += record.output_tokens;
@@ -156,8 +157,8 @@ LoadRun::Progress LoadRun::CurrentProgress(int64_t now_ns) const {
     progress.fraction = static_cast<double>(progress.ended) / static_cast<double>(plan_.requests);
   }
   if (plan_.duration_s > 0) {
-    progress.fraction = std::max(progress.fraction, static_cast<double>(now_ns - start_ns_) / 1e9 /
-                                                        plan_.duration_s);
+    progress.fraction = std::max(progress.fraction,
+                                 static_cast<double>(now_ns - start_ns_) / 1e9 / plan_.duration_s);
   }
   progress.fraction = std::min(progress.fraction, 1.0);
   return progress;

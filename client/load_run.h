@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends a load and measures it. Closed loop: a fixed number of requests in flight. Open loop: at
-// times set beforehand (arrivals.h), and latency counts from those times, so that a client that falls
-// behind shows it instead of hiding it.
+// times set beforehand (arrivals.h), and latency counts from those times, so that a client that
+// falls behind shows it instead of hiding it.
 #pragma once
 
 #include <condition_variable>
@@ -26,11 +26,11 @@ struct LoadPlan {
   // Closed loop: requests in flight, >= 1. Open loop: most in flight, 0 = no limit; a request that
   // waits for a place is late, and that is measured.
   uint32_t concurrency = 1;
-  uint64_t requests = 0;   // 0 = until duration_s
-  double duration_s = 0;   // 0 = until `requests` were sent
-  uint32_t warmup = 0;     // requests before the run that are not measured
-  double drain_s = 60;     // wait this long for what is in flight at the end, then cancel it
-  uint64_t seed = 0;       // of the arrivals
+  uint64_t requests = 0;  // 0 = until duration_s
+  double duration_s = 0;  // 0 = until `requests` were sent
+  uint32_t warmup = 0;    // requests before the run that are not measured
+  double drain_s = 60;    // wait this long for what is in flight at the end, then cancel it
+  uint64_t seed = 0;      // of the arrivals
 };
 
 struct LoadOutcome {

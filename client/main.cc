@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// normserve-client: parses the command line and runs one command. Exit code 0 is success, 1 a failed
-// call or run (the gRPC code and message on standard error), 2 a faulty command line.
+// normserve-client: parses the command line and runs one command. Exit code 0 is success, 1 a
+// failed call or run (the gRPC code and message on standard error), 2 a faulty command line.
 #include <cstdio>
 
 #include "CLI/CLI.hpp"

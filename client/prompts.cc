@@ -57,9 +57,9 @@ absl::StatusOr<std::vector<Prompt>> ParsePrompts(const std::string& content) {
     if (!is_json) {
       prompt.text = std::string(line);
     } else if (!ParseJsonPrompt(line, &prompt)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("line ", number, ": not a JSON object with a \"text\" string or a non-empty ",
-                       "\"token_ids\" list (\"max_new_tokens\", if present, a whole number)"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "line ", number, ": not a JSON object with a \"text\" string or a non-empty ",
+          "\"token_ids\" list (\"max_new_tokens\", if present, a whole number)"));
     }
   }
   if (prompts.empty()) return absl::InvalidArgumentError("the prompt file has no prompts");

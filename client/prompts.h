@@ -14,7 +14,7 @@
 namespace normserve::client {
 
 struct Prompt {
-  std::string text;           // used when ids is empty
+  std::string text;  // used when ids is empty
   std::vector<uint32_t> ids;
   std::optional<uint32_t> max_new_tokens;
 };

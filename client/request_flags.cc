@@ -11,8 +11,10 @@ namespace {
 void AddSamplingFlags(CLI::App* app, RequestFlags* flags) {
   const char* group = "Sampling";
   app->add_option("--temperature", flags->temperature, "0 is greedy")->group(group);
-  app->add_option("--top-k", flags->top_k, "keep the k most probable tokens; 0 = all")->group(group);
-  app->add_option("--top-p", flags->top_p, "keep the smallest set reaching this probability, (0, 1]")
+  app->add_option("--top-k", flags->top_k, "keep the k most probable tokens; 0 = all")
+      ->group(group);
+  app->add_option("--top-p", flags->top_p,
+                  "keep the smallest set reaching this probability, (0, 1]")
       ->group(group);
   app->add_option("--min-p", flags->min_p, "drop tokens below this times the best, [0, 1]")
       ->group(group);
@@ -47,7 +49,8 @@ void AddStopFlags(CLI::App* app, RequestFlags* flags) {
 
 void AddOutputFlags(CLI::App* app, RequestFlags* flags) {
   const char* group = "Output";
-  app->add_flag("--logprobs", flags->logprobs, "return the tokens' log-probabilities")->group(group);
+  app->add_flag("--logprobs", flags->logprobs, "return the tokens' log-probabilities")
+      ->group(group);
   app->add_option("--top-logprobs", flags->top_logprobs, "return this many alternatives per token")
       ->group(group);
   app->add_flag("--keep-special-tokens", flags->keep_special_tokens,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The flags that describe a generation, shared by `generate` and `load`. A flag that is not given
-// leaves its field absent, so that the server's own default holds; ranges are the server's to check.
+// leaves its field absent, so that the server's own default holds; ranges are the server's to
+// check.
 #pragma once
 
 #include <cstdint>

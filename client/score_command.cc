@@ -125,8 +125,9 @@ void PrintTable(const std::vector<v1::ItemScore>& scores, bool tokens) {
     sum += score.sum_logprob();
     count += n;
   }
-  std::printf("%6s %8llu %14.5f %12.6f %12.5f\n", "all", static_cast<unsigned long long>(count), sum,
-              count > 0 ? sum / static_cast<double>(count) : std::nan(""), Perplexity(sum, count));
+  std::printf("%6s %8llu %14.5f %12.6f %12.5f\n", "all", static_cast<unsigned long long>(count),
+              sum, count > 0 ? sum / static_cast<double>(count) : std::nan(""),
+              Perplexity(sum, count));
 }
 
 void PrintJson(const std::vector<v1::ItemScore>& scores) {
@@ -150,10 +151,11 @@ CLI::App* AddScoreCommand(CLI::App* app, ScoreOptions* options) {
       app->add_subcommand("score", "Log-probabilities and perplexity of given text");
   CLI::Option* text =
       command->add_option("text", options->texts, "texts to score; absent: standard input");
-  CLI::Option* file = command->add_option("--file", options->file, "score a whole file as one text");
-  CLI::Option* pairs = command->add_option(
-      "--pairs", options->pairs,
-      "JSONL of {\"context\", \"continuation\"} (texts or id lists), {\"text\"} or {\"token_ids\"}");
+  CLI::Option* file =
+      command->add_option("--file", options->file, "score a whole file as one text");
+  CLI::Option* pairs = command->add_option("--pairs", options->pairs,
+                                           "JSONL of {\"context\", \"continuation\"} (texts or id "
+                                           "lists), {\"text\"} or {\"token_ids\"}");
   text->excludes(file)->excludes(pairs);
   file->excludes(pairs);
   command->add_option("--top-logprobs", options->top_logprobs, "alternatives per token (in --json)")
@@ -176,9 +178,9 @@ absl::StatusOr<std::vector<v1::ScoreItem>> ParseScoreItems(const std::string& js
     if (absl::StripAsciiWhitespace(line).empty()) continue;
     const json value = json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
     if (!ParseItem(value, &items.emplace_back())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("line ", number, ": not {\"context\", \"continuation\"} as two texts or two ",
-                       "id lists, {\"text\"} or {\"token_ids\"}"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "line ", number, ": not {\"context\", \"continuation\"} as two texts or two ",
+          "id lists, {\"text\"} or {\"token_ids\"}"));
     }
   }
   if (items.empty()) return absl::InvalidArgumentError("nothing to score: no items in the input");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GenerateStream call of a load run, on gRPC's callback threads: no thread of its own, so that a
-// hundred streams cost the machine that also runs the server little.
+// One GenerateStream call of a load run, on gRPC's callback threads: no thread of its own, so that
+// a hundred streams cost the machine that also runs the server little.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct CallRecord {
   int64_t end_ns = 0;
   uint32_t prompt_tokens = 0;  // from the server's usage
   uint32_t output_tokens = 0;  // ids received
-  // Nanoseconds between tokens; a message with k ids, t after the one before, gives k samples of t/k.
+  // Nanoseconds between tokens; a message with k ids, t after the one before, gives k samples of
+  // t/k.
   std::vector<int64_t> inter_token_ns;
   absl::Status status;
 };

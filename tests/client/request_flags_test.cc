@@ -44,14 +44,48 @@ TEST(RequestFlags, AZeroThatIsGivenIsSent) {
 }
 
 TEST(RequestFlags, EveryFlagReachesItsField) {
-  const auto request = Parse(
-      {"--temperature", "0.5", "--top-k", "4", "--top-p", "0.9", "--min-p", "0.1", "--seed", "7",
-       "--logit-bias", "3=-1.5", "--logit-bias", "4=2", "--repetition-penalty", "1.5",
-       "--presence-penalty", "-1", "--frequency-penalty", "0.25", "-n", "9", "--min-new-tokens", "2",
-       "--stop", "a b", "--stop", "c", "--stop-token-id", "5", "--ignore-eos",
-       "--include-stop-string", "--logprobs", "--top-logprobs", "6", "--keep-special-tokens",
-       "--omit-text", "--no-add-special-tokens", "--truncate-prompt-tokens", "8", "--priority",
-       "-3"});
+  const auto request = Parse({"--temperature",
+                              "0.5",
+                              "--top-k",
+                              "4",
+                              "--top-p",
+                              "0.9",
+                              "--min-p",
+                              "0.1",
+                              "--seed",
+                              "7",
+                              "--logit-bias",
+                              "3=-1.5",
+                              "--logit-bias",
+                              "4=2",
+                              "--repetition-penalty",
+                              "1.5",
+                              "--presence-penalty",
+                              "-1",
+                              "--frequency-penalty",
+                              "0.25",
+                              "-n",
+                              "9",
+                              "--min-new-tokens",
+                              "2",
+                              "--stop",
+                              "a b",
+                              "--stop",
+                              "c",
+                              "--stop-token-id",
+                              "5",
+                              "--ignore-eos",
+                              "--include-stop-string",
+                              "--logprobs",
+                              "--top-logprobs",
+                              "6",
+                              "--keep-special-tokens",
+                              "--omit-text",
+                              "--no-add-special-tokens",
+                              "--truncate-prompt-tokens",
+                              "8",
+                              "--priority",
+                              "-3"});
   ASSERT_TRUE(request.ok()) << request.status();
   const auto& sampling = request->sampling();
   EXPECT_EQ(sampling.temperature(), 0.5f);
@@ -92,9 +126,7 @@ TEST(RequestFlags, ARepeatableFlagDoesNotSwallowThePromptAfterIt) {
   EXPECT_THAT(flags.stop_strings, ElementsAre("x"));
 }
 
-TEST(RequestFlags, AFaultyLogitBiasIsAnError) {
-  EXPECT_FALSE(Parse({"--logit-bias", "3:4"}).ok());
-}
+TEST(RequestFlags, AFaultyLogitBiasIsAnError) { EXPECT_FALSE(Parse({"--logit-bias", "3:4"}).ok()); }
 
 }  // namespace
 }  // namespace normserve::client
