@@ -4,13 +4,14 @@ import json
 import math
 import re
 import resource
+import signal
 import subprocess
 
 import pytest
 
 import checkpoints
 import wire
-from server import CLIENT, DEMO, Server
+from server import CLIENT, DEMO, Server, wait_until
 
 pytestmark = pytest.mark.skipif(not CLIENT.exists(), reason=f"no client binary at {CLIENT}")
 
@@ -176,6 +177,22 @@ def test_load_reports_errors_by_code(server):
     report = json.loads(result.stdout)
     assert result.returncode == 1 and report["errors"] == {"INVALID_ARGUMENT": 5}
     assert "512" in report["error_examples"]["INVALID_ARGUMENT"]
+
+
+def test_an_interrupted_load_reports_what_it_has(server):
+    server.idle()
+    process = subprocess.Popen([str(CLIENT), "load", "--target", server.address, "--model", "bhyt", "--duration", "600",
+                                "-c", "2", "--json", "--prompt-tokens", "8", "--output-tokens", "16"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ended = server.metrics().ended("length")
+    wait_until(lambda: server.metrics().ended("length") > ended + 4, "a few requests ended", 30)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    report = json.loads(out)
+    assert process.returncode == 1 and "interrupted" in error
+    assert report["requests"]["succeeded"] > 3 and not report["valid"] and "interrupted" in report["invalid_reasons"]
+    assert set(report["errors"]) <= {"CANCELLED"}
+    server.idle()
 
 
 def test_load_prints_a_table(server):

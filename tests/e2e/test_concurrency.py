@@ -2,15 +2,15 @@
 """One numeric path: a request's tokens and log-probabilities are the same to the last bit whatever else the server
 does, and nothing is left behind by requests that go away."""
 import random
+import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 
 import wire
-from server import DEMO, Server
+from server import DEMO, Server, wait_until
 
 BHYT, SIMPLEGPT = DEMO / "bhyt-kjv", DEMO / "simplegpt-kjv"
 TEXT = ("In the beginning God created the heaven and the earth. And the earth was without form, and void; and darkness "
@@ -172,27 +172,21 @@ def cancel_many(server, rng, count):
 
 
 def test_priority_orders_the_queue_and_starves_nobody(long_model):
-    with Server({"m": long_model}, "--max-running", 1, "--kv-cache-tokens", 4096) as server:
-        running = server.stub.GenerateStream(wire.generate("m", [5], 300, ignore_eos=True), timeout=120)
+    names = {"low": -100, "middle": 0, "high": 100}
+    with Server({"m": long_model}, "--max-running", 1, "--kv-cache-tokens", 16384) as server:
+        running = server.stub.GenerateStream(wire.generate("m", [5], 16000, ignore_eos=True), timeout=120)
         next(running)
-        order, lock = [], threading.Lock()
+        calls = []
+        for count, (name, priority) in enumerate(names.items(), 1):
+            calls.append(server.stub.Generate.future(wire.generate("m", [6, 7], 5, priority=priority), timeout=60,
+                                                     metadata=[("x-request-id", name)]))
+            wait_until(lambda n=count: server.metrics().sum("normserve_requests_waiting") == n, f"{count} waiting")
+        running.cancel()
+        for call in calls:
+            call.result()
 
-        def call(name, priority):
-            server.generate("m", [6, 7], 5, priority=priority)
-            with lock:
-                order.append(name)
+        def ended():
+            return re.findall(r"event=request request_id=(low|middle|high) ", server.log())
 
-        threads = []
-        for name, priority in (("low", -10), ("middle", 0), ("high", 10)):
-            before = server.metrics().sum("normserve_requests_received_total")
-            threads.append(threading.Thread(target=call, args=(name, priority)))
-            threads[-1].start()
-            end = time.monotonic() + 10
-            while server.metrics().sum("normserve_requests_received_total") == before:
-                assert time.monotonic() < end
-        assert not order, "all three must wait while the first runs"
-        for _ in running:
-            pass
-        for thread in threads:
-            thread.join()
-        assert order == ["high", "middle", "low"]
+        wait_until(lambda: len(ended()) == 3, "three log lines")
+        assert ended() == ["high", "middle", "low"]
