@@ -9,6 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/linear_simd.cc"
 #include <hwy/foreach_target.h>
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -59,6 +60,11 @@ HWY_INLINE void StorePanel(const LinearRows& a, const VF (&acc)[kVectors], int64
   }
 }
 
+// How far ahead of its use a weight is asked for. At few rows the weights come from memory; with up to 4
+// panels at once the hardware alone does not run far enough ahead (measured: 4 KiB gives 8 rows 1.4x
+// and 16 rows 1.3x), with 8 it does and asking only costs.
+constexpr size_t kAheadBytes = 4096;
+
 // y[r][n] for R rows and P panels of weights.
 template <int R, int P, typename W>
 HWY_INLINE void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,
@@ -72,7 +78,7 @@ HWY_INLINE void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* 
       for (int v = 0; v < kVectors; ++v) acc[r][p][v] = hn::Zero(d);
     }
   }
-  for (size_t i = 0; i < k; ++i) {
+  const auto step = [&](size_t i) HWY_ATTR {
     VF weights[P][kVectors];
     for (int p = 0; p < P; ++p) {
       for (int v = 0; v < kVectors; ++v) {
@@ -87,7 +93,16 @@ HWY_INLINE void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* 
         }
       }
     }
+  };
+  constexpr size_t kPerLine = 64 / (kPanel * sizeof(W));  // steps per cache line of a panel
+  size_t i = 0;
+  for (; i + kPerLine <= k; i += kPerLine) {
+    for (int p = 0; p < P && P <= 4; ++p) {
+      hwy::Prefetch(w + p * panel_elements + i * kPanel + kAheadBytes / sizeof(W));
+    }
+    for (size_t j = 0; j < kPerLine; ++j) step(i + j);
   }
+  for (; i < k; ++i) step(i);
   for (int r = 0; r < R; ++r) {
     for (int p = 0; p < P; ++p) StorePanel(a, acc[r][p], row + r, (panel + p) * kPanel);
   }

@@ -18,7 +18,12 @@
 namespace normserve::kernels {
 namespace {
 
-constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16};
+// Of the activations and of the cache.
+struct Types {
+  at::ScalarType act, cache;
+};
+constexpr Types kTypes[] = {
+    {at::kFloat, at::kFloat}, {at::kBFloat16, at::kBFloat16}, {at::kFloat, at::kBFloat16}};
 
 double HalfUlp(at::ScalarType dtype) { return dtype == at::kFloat ? 2e-6 : 0x1p-8 * 1.02; }
 
@@ -83,11 +88,11 @@ Norm Rms(int64_t width, int32_t group) {
   return norm;
 }
 
-void CheckQkv(const AttentionShape& s, at::ScalarType dtype, RotaryPairs pairs, int norm_kind) {
+void CheckQkv(const AttentionShape& s, Types types, RotaryPairs pairs, int norm_kind) {
   const int64_t tokens = 9;
   const at::Tensor positions = at::tensor({0, 1, 2, 3, 4, 17, 30, 31, 32}, at::kInt);
   const at::Tensor table = RotaryTable(64, s.head_dim);
-  Cache cache(s, dtype, 1, 40, 5);
+  Cache cache(s, types.cache, 1, 40, 5);
   at::Tensor slots = cache.Slots(0, positions);
   slots[4] = -1;
   QkvNorms norms;
@@ -97,7 +102,7 @@ void CheckQkv(const AttentionShape& s, at::ScalarType dtype, RotaryPairs pairs, 
     norms.k = Rms(s.kv_heads * s.head_dim, group);
     if (norm_kind == 1) norms.v = Rms(s.kv_heads * s.head_dim, group);
   }
-  const at::Tensor in = at::randn({tokens, (s.heads + 2 * s.kv_heads) * s.head_dim}).to(dtype);
+  const at::Tensor in = at::randn({tokens, (s.heads + 2 * s.kv_heads) * s.head_dim}).to(types.act);
   Guarded qkv(in, Layout::kOffsetByOne);
   QkvNormRotaryWrite(qkv.view(), norms, table, pairs, positions, slots, s, cache.k, cache.v);
   qkv.ExpectBandIntact("qkv");
@@ -115,11 +120,11 @@ void CheckQkv(const AttentionShape& s, at::ScalarType dtype, RotaryPairs pairs, 
     want[part] = RotaryOracle(x, rows, part == 2 ? RotaryPairs::kNone : pairs);
   }
   const std::string what = std::string(SimdTargetName()) + " dim " + std::to_string(s.head_dim);
-  ExpectClose(Split(qkv.view(), s, 0), want[0], 4e-6, HalfUlp(dtype), "q " + what);
+  ExpectClose(Split(qkv.view(), s, 0), want[0], 4e-6, HalfUlp(types.act), "q " + what);
   const at::Tensor kept = at::tensor({0, 1, 2, 3, 5, 6, 7, 8}, at::kInt);
   const auto [k, v] = ReadBack(cache, slots.index_select(0, kept));
-  ExpectClose(k, want[1].index_select(0, kept), 4e-6, HalfUlp(dtype), "k " + what);
-  ExpectClose(v, want[2].index_select(0, kept), 4e-6, HalfUlp(dtype), "v " + what);
+  ExpectClose(k, want[1].index_select(0, kept), 4e-6, HalfUlp(types.cache), "k " + what);
+  ExpectClose(v, want[2].index_select(0, kept), 4e-6, HalfUlp(types.cache), "v " + what);
   // Everything else in the cache is as it was.
   EXPECT_EQ(cache.k.isnan().logical_not().sum().item<int64_t>(), k.numel()) << what;
   EXPECT_EQ(cache.v.isnan().logical_not().sum().item<int64_t>(), v.numel()) << what;
@@ -129,12 +134,12 @@ TEST(QkvNormRotaryWrite, ImplementationsAgree) {
   at::manual_seed(1);
   for (const std::string& target : SimdTargets()) {
     const SimdTargetScope scope(target);
-    for (const at::ScalarType dtype : kTypes) {
+    for (const Types types : kTypes) {
       for (const int64_t dim : {16, 64, 80, 100, 6}) {
         for (const int norm : {0, 1, 2}) {
           for (const auto pairs :
                {RotaryPairs::kNone, RotaryPairs::kHalfSplit, RotaryPairs::kInterleaved}) {
-            CheckQkv({6, 2, dim, 16}, dtype, pairs, norm);
+            CheckQkv({6, 2, dim, 16}, types, pairs, norm);
           }
         }
       }
@@ -245,9 +250,12 @@ struct Sequence {
   Cache cache;
   at::Tensor qkv, positions;
 
-  Sequence(const AttentionShape& s, at::ScalarType dtype, int64_t context, uint32_t seed)
-      : shape(s), cache(s, dtype, 1, context, seed),
-        qkv(at::randn({context, (s.heads + 2 * s.kv_heads) * s.head_dim}).to(dtype)),
+  // Values that both types hold exactly, so that what the oracle reads is what the cache has.
+  Sequence(const AttentionShape& s, Types types, int64_t context, uint32_t seed)
+      : shape(s), cache(s, types.cache, 1, context, seed),
+        qkv(at::randn({context, (s.heads + 2 * s.kv_heads) * s.head_dim})
+                .to(types.cache)
+                .to(types.act)),
         positions(at::arange(context, at::kInt)) {
     QkvNormRotaryWrite(qkv, {}, {}, RotaryPairs::kNone, positions, cache.Slots(0, positions), s,
                        cache.k, cache.v);
@@ -266,11 +274,11 @@ TEST(PagedAttention, ImplementationsAgree) {
   at::manual_seed(3);
   const std::vector<std::string> targets = SimdTargets();
   const at::Tensor rows = at::tensor({0, 1, 15, 16, 17, 63, 64, 511, 512, 530, 1040}, at::kInt);
-  for (const at::ScalarType dtype : kTypes) {
+  for (const Types types : kTypes) {
     for (const int64_t group : {1, 2, 3, 4, 7}) {
       for (const int64_t dim : {64, 80, 20, 128}) {
         const AttentionShape shape{2 * group, 2, dim, dim == 64 ? 32 : 16};
-        const Sequence s(shape, dtype, 1041, static_cast<uint32_t>(group));
+        const Sequence s(shape, types, 1041, static_cast<uint32_t>(group));
         const at::Tensor want =
             AttentionOracle(Split(s.qkv, shape, 0).index_select(0, rows), Split(s.qkv, shape, 1),
                             Split(s.qkv, shape, 2), rows, 0.25)
@@ -279,7 +287,7 @@ TEST(PagedAttention, ImplementationsAgree) {
           const SimdTargetScope scope(target);
           const std::string what = target + " group " + std::to_string(group) + " dim " +
                                    std::to_string(dim);
-          ExpectClose(s.Attend(rows, Layout::kOffsetByOne), want, 1e-5, HalfUlp(dtype) + 1e-5, what);
+          ExpectClose(s.Attend(rows, Layout::kOffsetByOne), want, 1e-5, HalfUlp(types.act) + 1e-5, what);
         }
       }
     }
@@ -292,7 +300,7 @@ TEST(PagedAttention, BlockSizeAndBlockOrderChangeNoBit) {
   for (const int64_t block : {16, 32, 64, 48}) {
     for (const uint32_t seed : {1u, 2u}) {
       at::manual_seed(4);
-      const Sequence s({6, 2, 64, block}, at::kBFloat16, 700, seed);
+      const Sequence s({6, 2, 64, block}, kTypes[1], 700, seed);
       const at::Tensor out = s.Attend(rows);
       if (!first.defined()) first = out;
       EXPECT_TRUE(SameBits(out, first)) << block;
@@ -302,7 +310,7 @@ TEST(PagedAttention, BlockSizeAndBlockOrderChangeNoBit) {
 
 TEST(PagedAttention, SameBitsForAnyBatchAndThreadCount) {
   at::manual_seed(5);
-  const Sequence s({8, 2, 64, 32}, at::kBFloat16, 600, 7);
+  const Sequence s({8, 2, 64, 32}, kTypes[1], 600, 7);
   const at::Tensor all = at::arange(600, at::kInt);
   const at::Tensor want = s.Attend(all);
   for (const int threads : {1, 2, 3}) {
@@ -321,7 +329,7 @@ TEST(PagedAttention, UnusedSlotsNeverReachTheResult) {
   at::manual_seed(6);
   for (const std::string& target : SimdTargets()) {
     const SimdTargetScope scope(target);
-    const Sequence s({4, 2, 64, 32}, at::kFloat, 37, 3);
+    const Sequence s({4, 2, 64, 32}, kTypes[0], 37, 3);
     const at::Tensor rows = at::arange(37, at::kInt);
     const at::Tensor clean = s.Attend(rows);
     EXPECT_TRUE(clean.isfinite().all().item<bool>());
@@ -339,7 +347,7 @@ TEST(PagedAttention, UnusedSlotsNeverReachTheResult) {
 }
 
 TEST(PagedAttention, RefusesPositionsOutsideTheTable) {
-  const Sequence s({2, 2, 16, 16}, at::kFloat, 16, 1);
+  const Sequence s({2, 2, 16, 16}, kTypes[0], 16, 1);
   at::Tensor out = at::empty({1, 32});
   const at::Tensor zero = at::zeros({1}, at::kInt), far = at::full({1}, 16, at::kInt);
   const at::Tensor q = s.qkv.slice(0, 0, 1);
