@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import checkpoints
 import wire
-from server import DEMO, Server, status_of
+from server import DEMO, Server, status_of, wait_until
 
 Code = grpc.StatusCode
 pb = wire.pb
@@ -215,8 +215,8 @@ def test_the_request_id_is_returned_and_logged(both):
     stream = both.stub.GenerateStream(wire.generate("bhyt", "And", 1), metadata=[("x-request-id", "stream-7")])
     assert dict(stream.initial_metadata())["x-request-id"] == "stream-7"
     list(stream)
-    log = both.log()
-    assert "request_id=abc-123" in log and "request_id=stream-7" in log
+    for name in ("abc-123", "stream-7"):  # the line is written after the answer
+        wait_until(lambda n=name: f"request_id={n} " in both.log(), f"a log line of {name}")
 
 
 def test_prompts_are_in_the_log_only_when_asked(demo_models):
@@ -224,6 +224,7 @@ def test_prompts_are_in_the_log_only_when_asked(demo_models):
     for flags, shown in (((), False), (("--log-prompts",), True)):
         with Server({"bhyt": demo_models["bhyt"]}, "--kv-cache-tokens", 512, *flags) as server:
             server.generate("bhyt", f"Behold the {word}", 2)
+            wait_until(lambda s=server: "event=request " in s.log(), "the request's log line")
             assert (word in server.log()) == shown
 
 
