@@ -14,8 +14,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() const = 0;
-  // Releases `lock` and waits until `changed` is notified or `deadline` is reached; may return early,
-  // so callers check their condition again.
+  // Releases `lock` and waits until `changed` is notified or `deadline` is reached; may return
+  // early, so callers check their condition again.
   virtual void WaitUntil(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                          absl::Time deadline) const = 0;
 };

@@ -14,7 +14,8 @@ uint64_t PoolTokens(const RunnerInfo& info) {
 }
 
 absl::Status CheckLength(const Request& request, const RunnerInfo& info) {
-  if (request.prompt.empty()) return absl::InvalidArgumentError("prompt: 0 tokens, at least 1 needed");
+  if (request.prompt.empty())
+    return absl::InvalidArgumentError("prompt: 0 tokens, at least 1 needed");
   const uint64_t prompt = request.prompt.size();
   const uint64_t room_for = request.score_from ? 0 : 1;  // at least one new token
   const char* plus = request.score_from ? "" : " and at least 1 new token";
@@ -24,9 +25,9 @@ absl::Status CheckLength(const Request& request, const RunnerInfo& info) {
         info.max_context_tokens));
   }
   if (prompt + room_for > PoolTokens(info)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", prompt, " tokens", plus, " exceed the whole KV cache, which holds ",
-                     PoolTokens(info), " tokens (", info.blocks, " blocks of ", info.block_size, ")"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: ", prompt, " tokens", plus, " exceed the whole KV cache, which holds ",
+        PoolTokens(info), " tokens (", info.blocks, " blocks of ", info.block_size, ")"));
   }
   return absl::OkStatus();
 }
@@ -50,7 +51,8 @@ absl::Status CheckRequest(const Request& request, const RunnerInfo& info, bool h
     NS_RETURN_IF_ERROR(CheckId("logit_bias", id, info));
   }
   if (request.score_from && *request.score_from == 0) {
-    return absl::InvalidArgumentError("score_from: 0, at least 1: nothing precedes the first token");
+    return absl::InvalidArgumentError(
+        "score_from: 0, at least 1: nothing precedes the first token");
   }
   if (!has_tokenizer && (request.output.text || !request.stop.stop_strings.empty())) {
     return absl::InvalidArgumentError(

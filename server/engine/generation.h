@@ -47,8 +47,8 @@ class Generation {
   // What to do with the logits after `tokens` (prompt and generated) up to `position`.
   RowTask Task(absl::Span<const uint32_t> tokens, uint32_t position) const;
 
-  // Takes one row's token and adds what became decided to `delta`. Returns true when it was the last;
-  // then finish_reason, stop_match and the held text are in `delta` too.
+  // Takes one row's token and adds what became decided to `delta`. Returns true when it was the
+  // last; then finish_reason, stop_match and the held text are in `delta` too.
   bool Append(TokenOutput token, Delta& delta);
 
   void SetCachedTokens(uint32_t tokens) { usage_.cached_tokens = tokens; }

@@ -14,8 +14,8 @@ Inbox::Inbox(uint32_t max_waiting, uint64_t max_waiting_tokens, const base::Cloc
 absl::Status Inbox::Admissible(uint64_t prompt_tokens) const {
   if (draining_) return absl::UnavailableError("the server is draining: send this elsewhere");
   if (waiting_ >= max_waiting_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "queue is full: ", waiting_, " requests wait, max_waiting is ", max_waiting_));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("queue is full: ", waiting_, " requests wait, max_waiting is ", max_waiting_));
   }
   if (waiting_ > 0 && waiting_tokens_ + prompt_tokens > max_waiting_tokens_) {
     return absl::ResourceExhaustedError(

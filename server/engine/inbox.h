@@ -30,8 +30,9 @@ class Inbox {
   // `clock` outlives this.
   Inbox(uint32_t max_waiting, uint64_t max_waiting_tokens, const base::Clock* clock);
 
-  // Ok: the request waits for the engine. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: draining.
-  // A request larger than max_waiting_tokens by itself may wait alone, so that a retry can succeed.
+  // Ok: the request waits for the engine. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE:
+  // draining. A request larger than max_waiting_tokens by itself may wait alone, so that a retry
+  // can succeed.
   absl::StatusOr<uint64_t> Post(Request request, std::shared_ptr<Outbox> outbox);
   void Cancel(uint64_t handle);
   // Refuses from now on, and returns when every request has ended and its last delta is delivered.

@@ -53,8 +53,8 @@ absl::StatusOr<std::vector<RowResult>> ModelRunner::Run(const scheduler::Batch& 
   }
 }
 
-// Our kernels bring their own threads; LibTorch's would fight them for the cores. Its setting belongs
-// to the calling thread.
+// Our kernels bring their own threads; LibTorch's would fight them for the cores. Its setting
+// belongs to the calling thread.
 void ModelRunner::PrepareThread() {
   if (prepared_ == std::this_thread::get_id()) return;
   at::set_num_threads(1);
@@ -129,8 +129,7 @@ absl::Status ModelRunner::WarmupStep(int32_t first_position, int32_t tokens) {
   task.logprob = true;
   NS_ASSIGN_OR_RETURN(const std::vector<RowResult> results, Run(batch, {&task, 1}));
   // A NaN row is not an error of the machinery: the checkpoint may have one for these ids.
-  return results.size() == 1 ? absl::OkStatus()
-                             : absl::InternalError("warm-up returned no result");
+  return results.size() == 1 ? absl::OkStatus() : absl::InternalError("warm-up returned no result");
 }
 
 }  // namespace normserve::engine

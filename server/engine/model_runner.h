@@ -43,9 +43,9 @@ class ModelRunner final : public Runner {
   kernels::ThreadPool pool_;
   RunnerInfo info_;
   model::KvCache cache_;
-  at::Tensor logits_;               // [rows of a slice, vocab]
-  std::vector<Sampler> samplers_;   // one per thread
-  std::thread::id prepared_;        // the thread whose LibTorch settings are made
+  at::Tensor logits_;              // [rows of a slice, vocab]
+  std::vector<Sampler> samplers_;  // one per thread
+  std::thread::id prepared_;       // the thread whose LibTorch settings are made
 };
 
 }  // namespace normserve::engine

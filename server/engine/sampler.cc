@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selection never sorts the vocabulary: candidates are gathered above a falling threshold, and only as
-// many of them are put in order as top_k or top_p needs.
+// Selection never sorts the vocabulary: candidates are gathered above a falling threshold, and only
+// as many of them are put in order as top_k or top_p needs.
 #include "engine/sampler.h"
 
 #include <algorithm>
@@ -59,16 +59,14 @@ RowResult Sampler::Decide(absl::Span<const float> logits, const RowTask& task) {
     result.token.is_argmax = raw.index == task.target;
   } else {
     const SamplingParams& params = *task.sampling;
-    const bool allowed = std::find(task.banned.begin(), task.banned.end(), raw.index) ==
-                         task.banned.end();
+    const bool allowed =
+        std::find(task.banned.begin(), task.banned.end(), raw.index) == task.banned.end();
     if (IsGreedy(params) && IsPlain(params) && allowed) {
       result.token.id = raw.index;
     } else {
       Adjust(logits, task);
-      result.token.id =
-          IsGreedy(params)
-              ? kernels::MaxOfRow(work_.data(), work_.size()).index
-              : Draw(params, task.generated.size());
+      result.token.id = IsGreedy(params) ? kernels::MaxOfRow(work_.data(), work_.size()).index
+                                         : Draw(params, task.generated.size());
     }
   }
   if (task.logprob || task.top_logprobs > 0) {
@@ -85,8 +83,8 @@ void Sampler::Adjust(absl::Span<const float> logits, const RowTask& task) {
     work_[id] = Finite(work_[id] + bias);
   }
   Penalize(task);
-  // Not -inf, which MaxOfRow would report; no real logit is as low. A config's EOS id may lie outside
-  // the vocabulary.
+  // Not -inf, which MaxOfRow would report; no real logit is as low. A config's EOS id may lie
+  // outside the vocabulary.
   for (uint32_t id : task.banned) {
     if (id < work_.size()) work_[id] = kLowest;
   }
@@ -115,7 +113,8 @@ void Sampler::Penalize(const RowTask& task) {
   }
 }
 
-// Draws from softmax(work_ / temperature), truncated. Turns work_ into weights, the largest of them 1.
+// Draws from softmax(work_ / temperature), truncated. Turns work_ into weights, the largest of
+// them 1.
 uint32_t Sampler::Draw(const SamplingParams& params, uint64_t position) {
   const size_t n = work_.size();
   const float max = kernels::MaxOfRow(work_.data(), n).value;
@@ -165,8 +164,8 @@ void Sampler::KeepTopK(size_t k) {
   order_.resize(k);
 }
 
-// order_ shrinks to its smallest prefix, in order, whose weight reaches top_p of `total`; returns that
-// weight.
+// order_ shrinks to its smallest prefix, in order, whose weight reaches top_p of `total`; returns
+// that weight.
 double Sampler::KeepTopP(float top_p, double total) {
   if (top_p >= 1.0f) return total;
   double mass = 0;
@@ -195,7 +194,8 @@ void Sampler::Gather(size_t count, double mass) {
   }
 }
 
-// Puts the `count` largest of order_[sorted..] in order there, ties by id; returns the new sorted size.
+// Puts the `count` largest of order_[sorted..] in order there, ties by id; returns the new sorted
+// size.
 size_t Sampler::SortFirst(size_t sorted, size_t count) {
   const auto before = [this](uint32_t a, uint32_t b) {
     return work_[a] != work_[b] ? work_[a] > work_[b] : a < b;

@@ -11,18 +11,19 @@
 
 namespace normserve::engine {
 
-// Temperatures below this are greedy (float32 logits over it would overflow or be a coin flip of ulps).
+// Temperatures below this are greedy (float32 logits over it would overflow or be a coin flip of
+// ulps).
 inline constexpr float kGreedyTemperature = 1e-5f;
 
 // Uniform in [0, 1) from a counter-based generator; the same everywhere.
 double UniformAt(uint64_t seed, uint64_t position);
 
-// `logits` [vocab] float32. Scratch is reused between calls (no allocation per row in steady state).
-// Used by one thread; several samplers give the same results as one.
+// `logits` [vocab] float32. Scratch is reused between calls (no allocation per row in steady
+// state). Used by one thread; several samplers give the same results as one.
 class Sampler {
  public:
-  // Order: logit_bias, repetition, presence and frequency penalties, banned ids, temperature, top_k,
-  // top_p, min_p, draw. Log-probabilities are those of the row as it came.
+  // Order: logit_bias, repetition, presence and frequency penalties, banned ids, temperature,
+  // top_k, top_p, min_p, draw. Log-probabilities are those of the row as it came.
   RowResult Decide(absl::Span<const float> logits, const RowTask& task);
 
  private:
@@ -36,8 +37,8 @@ class Sampler {
   size_t SortFirst(size_t sorted, size_t count);
   void AddLogProbs(absl::Span<const float> logits, float max, uint32_t count, TokenOutput& token);
 
-  std::vector<float> work_;      // adjusted logits, then weights
-  std::vector<uint32_t> order_;  // candidate ids
+  std::vector<float> work_;       // adjusted logits, then weights
+  std::vector<uint32_t> order_;   // candidate ids
   std::vector<uint32_t> counts_;  // per id: occurrences; all zero between calls
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step loop: drain the inbox, schedule, run, commit, publish, deliver. What a request is made of is
-// Generation's, who comes in is Inbox's and admission's, who runs is the scheduler's.
+// The step loop: drain the inbox, schedule, run, commit, publish, deliver. What a request is made
+// of is Generation's, who comes in is Inbox's and admission's, who runs is the scheduler's.
 #pragma once
 
 #include <cstdint>

@@ -16,13 +16,13 @@ namespace normserve::scheduler {
 
 using BlockId = uint32_t;
 
-// A block is free, owned (by one sequence, or by several that share a prefix), or cached: not owned, but
-// its content is known and can be owned again. Cached blocks are evicted, least recently used first,
-// when the free ones are used up. Used by one thread.
+// A block is free, owned (by one sequence, or by several that share a prefix), or cached: not
+// owned, but its content is known and can be owned again. Cached blocks are evicted, least recently
+// used first, when the free ones are used up. Used by one thread.
 class BlockPool {
  public:
-  // Identity of a cached chain of full blocks from position 0 on. Never reused for other content, so
-  // equal identities mean equal tokens: no hash collision can serve somebody else's keys.
+  // Identity of a cached chain of full blocks from position 0 on. Never reused for other content,
+  // so equal identities mean equal tokens: no hash collision can serve somebody else's keys.
   using PrefixId = uint64_t;
   static constexpr PrefixId kEmptyPrefix = 0;
 

@@ -51,8 +51,9 @@ uint32_t Scheduler::BlocksFor(uint32_t tokens) const {
   return (tokens + options_.block_size - 1) / options_.block_size;
 }
 
-// Gives `s` as many tokens as budget and blocks allow. Blocks are taken from the last-ranked running
-// sequences where need be; one without any that ranks lower keeps what it has and sits this step out.
+// Gives `s` as many tokens as budget and blocks allow. Blocks are taken from the last-ranked
+// running sequences where need be; one without any that ranks lower keeps what it has and sits this
+// step out.
 void Scheduler::Reserve(Sequence& s) {
   const uint32_t want = std::min(s.remaining(), budget_);
   if (want == 0) return;
@@ -138,7 +139,8 @@ void Scheduler::FillPlan() {
       s->counted = reached;
     }
   }
-  std::stable_partition(step_.begin(), step_.end(), [](const Sequence* s) { return s->decoding(); });
+  std::stable_partition(step_.begin(), step_.end(),
+                        [](const Sequence* s) { return s->decoding(); });
   for (const Sequence* s : step_) plan_.sequences.push_back(s->id);
   BuildBatch(step_, options_.block_size, plan_.batch);
 }
@@ -205,7 +207,8 @@ absl::Status Scheduler::Check() const {
   for (BlockId block = 0; block < pool_.total(); ++block) {
     if (owners[block] != pool_.owners(block)) {
       return absl::InternalError(absl::StrCat("block ", block, " has ", pool_.owners(block),
-                                              " owners, sequences own it ", owners[block], " times"));
+                                              " owners, sequences own it ", owners[block],
+                                              " times"));
     }
   }
   return pool_.Check();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what each engine step computes: continuous batching under a token budget, chunked prefill,
-// prefix reuse, and preemption by recompute. Pure host logic: no torch, no clock, no threads.
+// Decides what each engine step computes: continuous batching under a token budget, chunked
+// prefill, prefix reuse, and preemption by recompute. Pure host logic: no torch, no clock, no
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ namespace normserve::scheduler {
 
 struct SchedulerOptions {
   uint32_t max_step_tokens = 512;
-  uint32_t max_running = 64;  // at most max_step_tokens are used, so that each can decode every step
+  uint32_t max_running =
+      64;  // at most max_step_tokens are used, so that each can decode every step
   uint32_t blocks = 0;
   uint32_t block_size = 0;
   bool prefix_cache = true;
@@ -31,7 +33,7 @@ struct SchedulerOptions {
 // A sequence that left the queue.
 struct Admission {
   SequenceId id = 0;
-  bool resumed = false;        // after a preemption
+  bool resumed = false;  // after a preemption
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;  // found by prefix, of prompt and (when resumed) generated tokens
 };
@@ -53,15 +55,16 @@ struct RowOutcome {
   bool finite = true;
 };
 
-// Per step: Schedule, then Commit if the batch ran, then Finish for what ended; Add and Finish at any
-// other time, but not between Schedule and Commit. Used by the engine thread.
+// Per step: Schedule, then Commit if the batch ran, then Finish for what ended; Add and Finish at
+// any other time, but not between Schedule and Commit. Used by the engine thread.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
 
   // Queues a sequence. `id`s grow; `tokens` is not empty and fits the pool by itself, also after
-  // growing. Larger `priority` goes first, see kWaitingPerPriorityPoint. With `score_from`, rows are
-  // wanted for each token from there on (1 <= score_from < tokens.size()) and nothing is generated.
+  // growing. Larger `priority` goes first, see kWaitingPerPriorityPoint. With `score_from`, rows
+  // are wanted for each token from there on (1 <= score_from < tokens.size()) and nothing is
+  // generated.
   void Add(SequenceId id, std::vector<uint32_t> tokens, int32_t priority, absl::Time arrival,
            std::optional<uint32_t> score_from);
 
@@ -69,8 +72,9 @@ class Scheduler {
   // batch is never empty: the first-ranked running one can always take the blocks of the others.
   const Plan& Schedule();
 
-  // `outcomes` [batch.logits_rows.size()], same order. Blocks become reusable by prefix here, when a
-  // finite row has attended to all of them; those of a sequence with a non-finite row never (again).
+  // `outcomes` [batch.logits_rows.size()], same order. Blocks become reusable by prefix here, when
+  // a finite row has attended to all of them; those of a sequence with a non-finite row never
+  // (again).
   void Commit(absl::Span<const RowOutcome> outcomes);
 
   // Forgets a sequence, in whatever state, and frees its blocks.

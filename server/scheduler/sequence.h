@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request as the scheduler sees it: tokens, how many of them are computed, and the blocks that hold
-// their keys and values. Plain data; the Scheduler is the only writer.
+// One request as the scheduler sees it: tokens, how many of them are computed, and the blocks that
+// hold their keys and values. Plain data; the Scheduler is the only writer.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 
 namespace normserve::scheduler {
 
-// One point of priority is worth this much waiting. Waiting thereby raises every request's rank at the
-// same rate, and none waits for ever behind later ones of higher priority.
+// One point of priority is worth this much waiting. Waiting thereby raises every request's rank at
+// the same rate, and none waits for ever behind later ones of higher priority.
 inline constexpr absl::Duration kWaitingPerPriorityPoint = absl::Seconds(1);
 
 struct Sequence {
-  SequenceId id = 0;  // grows with arrival
+  SequenceId id = 0;             // grows with arrival
   std::vector<uint32_t> tokens;  // prompt, then generated
   uint32_t prompt_tokens = 0;
   absl::Time rank;  // arrival, moved by priority; smaller goes first, then the smaller id
@@ -27,10 +27,10 @@ struct Sequence {
   std::optional<uint32_t> next_target;
 
   bool running = false;
-  bool preempted = false;    // waits to be resumed
-  uint32_t computed = 0;     // tokens whose keys and values are in `blocks`
-  uint32_t planned = 0;      // tokens of the current step
-  uint32_t counted = 0;      // prompt tokens ever computed or found, to count none twice
+  bool preempted = false;  // waits to be resumed
+  uint32_t computed = 0;   // tokens whose keys and values are in `blocks`
+  uint32_t planned = 0;    // tokens of the current step
+  uint32_t counted = 0;    // prompt tokens ever computed or found, to count none twice
   std::vector<BlockId> blocks;
   uint32_t published_blocks = 0;  // prefix of `blocks` that was offered to the prefix cache
   BlockPool::PrefixId prefix = BlockPool::kEmptyPrefix;  // identity of that prefix

@@ -85,8 +85,8 @@ TEST(EngineRegressionTest, CancelFreesItsPlaceWithinOneStep) {
   harness.engine().Cancel(*a.handle);
   harness.engine().Cancel(*b.handle);
   harness.engine().Cancel(*b.handle);
-  gate.Let(1);            // the step that was under way
-  gate.AwaitArrival(5);   // the next one
+  gate.Let(1);           // the step that was under way
+  gate.AwaitArrival(5);  // the next one
   EXPECT_EQ(a.outbox->Wait().status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(b.outbox->Wait().status.code(), absl::StatusCode::kCancelled);
   const size_t tokens = a.outbox->Now().tokens.size();
@@ -99,8 +99,8 @@ TEST(EngineRegressionTest, CancelFreesItsPlaceWithinOneStep) {
   harness.ExpectIdle();
 }
 
-// A4: a thousand cancels at random moments leave nothing behind. The gate lets fewer steps run than the
-// requests need, so that most are caught: queued, in prefill, in decode.
+// A4: a thousand cancels at random moments leave nothing behind. The gate lets fewer steps run than
+// the requests need, so that most are caught: queued, in prefill, in decode.
 TEST(EngineRegressionTest, AThousandRandomCancelsLeaveNothingBehind) {
   EngineOptions options;
   options.max_running = 6;
@@ -154,7 +154,8 @@ TEST(EngineRegressionTest, PromptBeyondTheContextIsRefusedAtTheDoor) {
   Harness harness;
   const auto refused = harness.Submit(Prompt(std::vector<uint32_t>(256, 1), 1));
   EXPECT_EQ(refused.handle.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.handle.status().message()), HasSubstr("max_context_tokens is 256"));
+  EXPECT_THAT(std::string(refused.handle.status().message()),
+              HasSubstr("max_context_tokens is 256"));
   EXPECT_EQ(harness.Run(Prompt(std::vector<uint32_t>(255, 1), 9)).tokens.size(), 1u);
   EXPECT_EQ(harness.Run(ScoreFrom(std::vector<uint32_t>(256, 1), 255)).tokens.size(), 1u);
 }
@@ -205,7 +206,8 @@ TEST(EngineRegressionTest, WaitingTokensAreBounded) {
   EXPECT_TRUE(large.handle.ok());
   auto refused = harness.Submit(Prompt({1}, 1));
   EXPECT_EQ(refused.handle.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.handle.status().message()), HasSubstr("max_waiting_tokens is 10"));
+  EXPECT_THAT(std::string(refused.handle.status().message()),
+              HasSubstr("max_waiting_tokens is 10"));
   gate.Open();
   large.outbox->Wait();
   EXPECT_TRUE(harness.Run(Prompt({1}, 1)).status.ok());

@@ -251,7 +251,8 @@ TEST(EngineTest, AnIdleEngineSleeps) {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
   absl::SleepFor(absl::Milliseconds(300));
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  const absl::Duration used = absl::DurationFromTimespec(after) - absl::DurationFromTimespec(before);
+  const absl::Duration used =
+      absl::DurationFromTimespec(after) - absl::DurationFromTimespec(before);
   EXPECT_LT(used, absl::Milliseconds(30));
 }
 

@@ -22,9 +22,9 @@ class Harness {
   explicit Harness(FakeRunnerOptions runner = {}, EngineOptions options = {},
                    const base::Clock* clock = nullptr, std::vector<std::string> extra_pieces = {})
       : tokenizer_(std::move(extra_pieces)) {
-    engine_ = std::make_unique<Engine>("test", options,
-                                       std::make_unique<FakeRunner>(std::move(runner)), &tokenizer_,
-                                       &observer_, clock);
+    engine_ =
+        std::make_unique<Engine>("test", options, std::make_unique<FakeRunner>(std::move(runner)),
+                                 &tokenizer_, &observer_, clock);
   }
 
   struct Call {

@@ -86,7 +86,8 @@ std::vector<Request> Mixed(uint32_t vocab, int count) {
   return requests;
 }
 
-class OneNumericPathTest : public ::testing::TestWithParam<std::pair<const char*, at::ScalarType>> {};
+class OneNumericPathTest : public ::testing::TestWithParam<std::pair<const char*, at::ScalarType>> {
+};
 
 // Batch size, chunk size, preemption, prefix hits and thread count change no bit.
 TEST_P(OneNumericPathTest, OutputsEqualTheRunAloneBitForBit) {
@@ -120,11 +121,10 @@ TEST_P(OneNumericPathTest, OutputsEqualTheRunAloneBitForBit) {
   EXPECT_GT(hits, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Checkpoints, OneNumericPathTest,
-    ::testing::Values(std::make_pair("bhyt_rms_gqa", at::kFloat),
-                      std::make_pair("bhyt_learnable_last0", at::kFloat),
-                      std::make_pair("bhyt_learnable_last0", at::kBFloat16)));
+INSTANTIATE_TEST_SUITE_P(Checkpoints, OneNumericPathTest,
+                         ::testing::Values(std::make_pair("bhyt_rms_gqa", at::kFloat),
+                                           std::make_pair("bhyt_learnable_last0", at::kFloat),
+                                           std::make_pair("bhyt_learnable_last0", at::kBFloat16)));
 
 // More rows than one slice of logits holds.
 TEST(ModelRunnerTest, ScoresALongPromptInOneStep) {

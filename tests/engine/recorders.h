@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a test sees of an engine: the deltas of one request, the measurements of all, and a gate that
-// holds the engine thread between steps.
+// What a test sees of an engine: the deltas of one request, the measurements of all, and a gate
+// that holds the engine thread between steps.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace normserve::engine {
 struct Transcript {
   std::string text;
   std::vector<TokenOutput> tokens;
-  std::vector<std::string> texts;       // per delta
+  std::vector<std::string> texts;  // per delta
   std::vector<size_t> tokens_per_delta;
   bool finished = false;
   absl::Status status;
@@ -96,7 +96,9 @@ class RecordingObserver final : public EngineObserver {
     uint64_t of(Terminal terminal) const { return ended[static_cast<int>(terminal)]; }
   };
 
-  void RequestReceived() override { Update([](Counts& c) { ++c.received; }); }
+  void RequestReceived() override {
+    Update([](Counts& c) { ++c.received; });
+  }
   void RequestEnded(Terminal terminal, const RequestTimes& times, const Usage&) override {
     Update([&](Counts& c) {
       ++c.ended[static_cast<int>(terminal)];
@@ -109,17 +111,27 @@ class RecordingObserver final : public EngineObserver {
       c.prompt_cached += cached;
     });
   }
-  void GeneratedTokens(uint32_t count) override { Update([&](Counts& c) { c.generated += count; }); }
-  void FirstToken(double) override { Update([](Counts& c) { ++c.first_tokens; }); }
-  void InterToken(double) override { Update([](Counts& c) { ++c.inter_tokens; }); }
-  void Preempted() override { Update([](Counts& c) { ++c.preempted; }); }
+  void GeneratedTokens(uint32_t count) override {
+    Update([&](Counts& c) { c.generated += count; });
+  }
+  void FirstToken(double) override {
+    Update([](Counts& c) { ++c.first_tokens; });
+  }
+  void InterToken(double) override {
+    Update([](Counts& c) { ++c.inter_tokens; });
+  }
+  void Preempted() override {
+    Update([](Counts& c) { ++c.preempted; });
+  }
   void PrefixQueried(uint32_t tokens, uint32_t hit) override {
     Update([&](Counts& c) {
       c.queried += tokens;
       c.hit += hit;
     });
   }
-  void NonFiniteRow() override { Update([](Counts& c) { ++c.non_finite; }); }
+  void NonFiniteRow() override {
+    Update([](Counts& c) { ++c.non_finite; });
+  }
   void StepDone(const Step& step, const Gauges& gauges) override {
     Update([&](Counts& c) {
       c.steps += step.sequences > 0;

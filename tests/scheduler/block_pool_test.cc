@@ -53,9 +53,8 @@ TEST(BlockPoolTest, FindsTheLongestChainOfFullBlocks) {
 }
 
 TEST(BlockPoolTest, HashCollisionsServeNobodyElsesBlocks) {
-  BlockPool pool(8, 2, true, [](BlockPool::PrefixId, absl::Span<const uint32_t>) -> size_t {
-    return 7;
-  });
+  BlockPool pool(8, 2, true,
+                 [](BlockPool::PrefixId, absl::Span<const uint32_t>) -> size_t { return 7; });
   const auto a = Fill(pool, {1, 2, 3, 4});
   const auto b = Fill(pool, {5, 6, 3, 4});
   EXPECT_NE(a[1], b[1]);
@@ -127,16 +126,16 @@ TEST(BlockPoolTest, WithoutPrefixCacheNothingIsKept) {
   EXPECT_TRUE(pool.AcquirePrefix(Tokens{1, 2}).blocks.empty());
 }
 
-// Content of each owned or cached block is tracked beside the pool; what a lookup returns must spell
-// exactly what was asked for.
+// Content of each owned or cached block is tracked beside the pool; what a lookup returns must
+// spell exactly what was asked for.
 TEST(BlockPoolTest, RandomUseNeverReturnsWrongContent) {
   std::mt19937 random(1);
   for (int round = 0; round < 20; ++round) {
-    BlockPool pool(1 + random() % 24, 2, true,
-                   round % 2 ? &BlockPool::HashBlock
-                             : [](BlockPool::PrefixId, absl::Span<const uint32_t> t) -> size_t {
-                                 return t[0];
-                               });
+    BlockPool pool(
+        1 + random() % 24, 2, true,
+        round % 2
+            ? &BlockPool::HashBlock
+            : [](BlockPool::PrefixId, absl::Span<const uint32_t> t) -> size_t { return t[0]; });
     std::vector<Tokens> content(pool.total());  // whole chain up to and with the block
     std::vector<std::vector<BlockId>> owned;
     for (int step = 0; step < 500; ++step) {
@@ -156,8 +155,8 @@ TEST(BlockPoolTest, RandomUseNeverReturnsWrongContent) {
           if (!block) break;
           content[*block] = Tokens(tokens.begin(), tokens.begin() + 2 * i + 2);
           match.blocks.push_back(*block);
-          match.prefix = pool.Publish(*block, match.prefix,
-                                      absl::MakeConstSpan(tokens).subspan(2 * i, 2));
+          match.prefix =
+              pool.Publish(*block, match.prefix, absl::MakeConstSpan(tokens).subspan(2 * i, 2));
           if (random() % 16 == 0) pool.Forget(*block);
         }
         owned.push_back(match.blocks);

@@ -31,7 +31,9 @@ struct Job {
 class Simulation {
  public:
   Simulation(uint64_t seed, const SchedulerOptions& options)
-      : random_(seed), options_(options), scheduler_(options),
+      : random_(seed),
+        options_(options),
+        scheduler_(options),
         cache_(options.blocks * options.block_size, 999) {}
 
   void Run(int jobs) {
@@ -40,7 +42,8 @@ class Simulation {
     for (uint64_t step = 0; added < jobs || !live_.empty(); ++step) {
       ASSERT_LT(step, 200000u) << "starved";
       while (added < jobs && random_() % 3 == 0) AddJob(++added, pool_tokens, step);
-      if (!live_.empty() && random_() % 40 == 0) Drop(std::next(live_.begin(), random_() % live_.size())->first);
+      if (!live_.empty() && random_() % 40 == 0)
+        Drop(std::next(live_.begin(), random_() % live_.size())->first);
       StepOnce();
       if (::testing::Test::HasFatalFailure()) return;
     }
@@ -150,7 +153,8 @@ TEST(SchedulerPropertyTest, EveryScheduleGivesTheTokensOfARunAlone) {
   EXPECT_GT(hits, 100u);
 }
 
-// A stream of high-priority arrivals cannot hold a low one back for longer than its points are worth.
+// A stream of high-priority arrivals cannot hold a low one back for longer than its points are
+// worth.
 TEST(SchedulerPropertyTest, LowPriorityIsNotStarvedByAStreamOfHigherOnes) {
   SchedulerOptions options;
   options.blocks = 8;

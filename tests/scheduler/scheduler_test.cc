@@ -128,7 +128,8 @@ TEST(SchedulerTest, ScoringReusesNoPositionWhoseRowIsWanted) {
   AddPrompt(scheduler, 3, Prompt(20), 0, 13);
   const Plan& plan = Step(scheduler);
   EXPECT_EQ(plan.admitted[0].cached_tokens, 12u);
-  EXPECT_EQ(std::count(plan.batch.logits_sequence.begin(), plan.batch.logits_sequence.end(), 3u), 7);
+  EXPECT_EQ(std::count(plan.batch.logits_sequence.begin(), plan.batch.logits_sequence.end(), 3u),
+            7);
 }
 
 TEST(SchedulerTest, PreemptsTheLatestArrivedOfTheLowestPriorityAndResumesItFirst) {
