@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The composition root: flags to objects. Everything that lives as long as the server is a local here,
-// owned here, and destroyed in reverse order.
+// The composition root: flags to objects. Everything that lives as long as the server is a local
+// here, owned here, and destroyed in reverse order.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -122,8 +123,7 @@ absl::Status Serve(const app::Options& options, const base::Log& log) {
   table.Publish(ServedModels(models));
   server->SetServing();
   if (!options.ready_file.empty()) {
-    NS_RETURN_IF_ERROR(
-        app::WriteReadyFile(options.ready_file, server->port(), exposer->port()));
+    NS_RETURN_IF_ERROR(app::WriteReadyFile(options.ready_file, server->port(), exposer->port()));
   }
   log.Info("serving", {{"grpc_port", server->port()}, {"metrics_port", exposer->port()}});
 
@@ -145,7 +145,9 @@ absl::Status Check(const app::Options& options) {
     std::fputs(app::CheckLine(checkpoint).c_str(), stdout);
   }
   std::fputs(absl::StrCat("gRPC on ", options.listen, ", metrics on ", options.metrics_listen,
-                          ": all checks passed\n").c_str(), stdout);
+                          ": all checks passed\n")
+                 .c_str(),
+             stdout);
   return absl::OkStatus();
 }
 
@@ -166,9 +168,12 @@ absl::Status Run(const app::Options& options, const base::Log& log) {
         kernels::SimdTargetName()));
   }
   switch (options.command) {
-    case app::Command::kServe: return Serve(options, log);
-    case app::Command::kCheck: return Check(options);
-    case app::Command::kInspect: return Inspect(options);
+    case app::Command::kServe:
+      return Serve(options, log);
+    case app::Command::kCheck:
+      return Check(options);
+    case app::Command::kInspect:
+      return Inspect(options);
   }
   return absl::OkStatus();
 }
@@ -177,8 +182,7 @@ absl::Status Run(const app::Options& options, const base::Log& log) {
 }  // namespace normserve
 
 int main(int argc, char** argv) {
-  const normserve::app::ParsedCommandLine parsed =
-      normserve::app::ParseCommandLine(argc, argv);
+  const normserve::app::ParsedCommandLine parsed = normserve::app::ParseCommandLine(argc, argv);
   if (!parsed.options) {
     std::fputs(parsed.out.c_str(), stdout);
     if (!parsed.error.empty()) std::fprintf(stderr, "%s\n", parsed.error.c_str());

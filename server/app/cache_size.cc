@@ -33,14 +33,14 @@ absl::StatusOr<uint32_t> CacheBlocks(const CacheRequest& request) {
     what = absl::StrCat("a quarter of free memory (", FormatByteSize(request.free_bytes), ")");
   }
   if (blocks == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, ": holds no KV cache block; one of ", request.block_size, " tokens takes ",
-        FormatByteSize(block_bytes)));
+    return absl::InvalidArgumentError(absl::StrCat(what, ": holds no KV cache block; one of ",
+                                                   request.block_size, " tokens takes ",
+                                                   FormatByteSize(block_bytes)));
   }
   if (blocks > std::numeric_limits<uint64_t>::max() / block_bytes ||
       (request.free_bytes > 0 && blocks * block_bytes > request.free_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": more than the free memory of ",
-                                                   FormatByteSize(request.free_bytes)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": more than the free memory of ", FormatByteSize(request.free_bytes)));
   }
   // Slots are int32 in a batch.
   const uint64_t most_blocks = std::numeric_limits<int32_t>::max() / request.block_size;

@@ -20,8 +20,9 @@ struct CacheRequest {
   uint64_t free_bytes = 0;
 };
 
-// Blocks to allocate. Without a flag: what max_running full contexts need, but at most a quarter of free
-// memory and at most 4 GiB. An error when not even one block fits, or a flag asks more than is free.
+// Blocks to allocate. Without a flag: what max_running full contexts need, but at most a quarter of
+// free memory and at most 4 GiB. An error when not even one block fits, or a flag asks more than is
+// free.
 absl::StatusOr<uint32_t> CacheBlocks(const CacheRequest& request);
 
 }  // namespace normserve::app

@@ -54,10 +54,11 @@ std::string InspectTable(const Checkpoint& checkpoint) {
   Row(&out, "vocabulary", absl::StrCat(d.vocab_size));
   Row(&out, "context", absl::StrCat(d.max_context_tokens, " tokens"));
   Row(&out, "weights", FormatByteSize(d.weight_bytes));
-  Row(&out, "KV cache", absl::StrCat(d.kv_bytes_per_token, " bytes per token, ",
-                                     FormatByteSize(ContextBytes(d)), " per full context"));
-  Row(&out, "memory needed", absl::StrCat(FormatByteSize(d.weight_bytes + ContextBytes(d)),
-                                          " for one full context"));
+  Row(&out, "KV cache",
+      absl::StrCat(d.kv_bytes_per_token, " bytes per token, ", FormatByteSize(ContextBytes(d)),
+                   " per full context"));
+  Row(&out, "memory needed",
+      absl::StrCat(FormatByteSize(d.weight_bytes + ContextBytes(d)), " for one full context"));
   Row(&out, "tokenizer", TokenizerKind(checkpoint));
   Row(&out, "end-of-sequence ids", absl::StrJoin(checkpoint.defaults.eos_token_ids, ", "));
   NormRows(&out, checkpoint.card);

@@ -6,8 +6,8 @@
 
 namespace normserve::app {
 
-// Memory that may still be taken: /proc/meminfo's MemAvailable, or less where a control group allows
-// less. 0 when neither can be read.
+// Memory that may still be taken: /proc/meminfo's MemAvailable, or less where a control group
+// allows less. 0 when neither can be read.
 uint64_t FreeMemoryBytes();
 
 // Cores, at least 1: the affinity mask's, or less where a control group has a CPU quota.

@@ -94,8 +94,8 @@ absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options)
   Checkpoint out;
   NS_ASSIGN_OR_RETURN(out.defaults, LoadGenerationDefaults(named.directory));
   NS_ASSIGN_OR_RETURN(out.tokenizer, text::LoadTokenizer(named.directory));
-  NS_ASSIGN_OR_RETURN(out.model, model::CausalLm::Load(named.directory,
-                                                       LoadOptionsOf(options, named.name)));
+  NS_ASSIGN_OR_RETURN(out.model,
+                      model::CausalLm::Load(named.directory, LoadOptionsOf(options, named.name)));
   out.defaults.server_max_new_tokens = options.default_max_new_tokens;
   out.defaults.eos_token_ids = EosIds(out.model->description(), out.tokenizer.get());
   out.card = CardOf(named.name, *out.model);
@@ -120,8 +120,7 @@ absl::StatusOr<std::unique_ptr<engine::ModelRunner>> Make(const Options& options
   checkpoint->card.kv_cache_tokens = uint64_t{runner_options.blocks} * options.block_size;
   checkpoint->card.kv_cache_bytes = checkpoint->card.kv_cache_tokens * cache.bytes_per_token;
 
-  auto runner =
-      std::make_unique<engine::ModelRunner>(std::move(checkpoint->model), runner_options);
+  auto runner = std::make_unique<engine::ModelRunner>(std::move(checkpoint->model), runner_options);
   NS_RETURN_IF_ERROR(runner->Warmup());
   return runner;
 }

@@ -25,7 +25,8 @@ struct Checkpoint {
 // Errors are one sentence that begins with the model's name.
 absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options);
 
-// What runs it, KV cache included and warmed up; fills the card's cache sizes. Takes checkpoint->model.
+// What runs it, KV cache included and warmed up; fills the card's cache sizes. Takes
+// checkpoint->model.
 absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& options,
                                                                 Checkpoint* checkpoint);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line and the config file as plain data. No model, no engine: what a flag means is done
-// elsewhere.
+// The command line and the config file as plain data. No model, no engine: what a flag means is
+// done elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ struct Options {
   std::string dtype = "float32";
   std::string ready_file;  // empty: none
 
-  std::map<std::string, std::string> norm_types;   // by model name
-  std::map<std::string, int64_t> bhyt_seq_lens;    // by model name
+  std::map<std::string, std::string> norm_types;  // by model name
+  std::map<std::string, int64_t> bhyt_seq_lens;   // by model name
   std::string fold = "auto";
 
   uint32_t block_size = 32;
-  std::optional<uint64_t> kv_cache_tokens;         // per model
-  std::optional<uint64_t> kv_cache_memory_bytes;   // per model
+  std::optional<uint64_t> kv_cache_tokens;        // per model
+  std::optional<uint64_t> kv_cache_memory_bytes;  // per model
   uint32_t max_step_tokens = 512;
   uint32_t max_running = 64;
   uint32_t max_waiting = 1024;
@@ -44,8 +44,8 @@ struct Options {
   bool prefix_cache = true;
   uint32_t default_max_new_tokens = 256;
 
-  int threads = 0;          // 0: the machine's cores
-  std::string simd;         // empty: the best that the machine has
+  int threads = 0;   // 0: the machine's cores
+  std::string simd;  // empty: the best that the machine has
   base::LogLevel log_level = base::LogLevel::kInfo;
   bool log_prompts = false;
   uint32_t drain_timeout_seconds = 30;
@@ -62,8 +62,8 @@ struct ParsedCommandLine {
   std::string error;  // for standard error: one sentence naming the flag or key
 };
 
-// Flags, then the --config file for what they leave open, then the environment (NORMSERVE_SIMD), then
-// defaults.
+// Flags, then the --config file for what they leave open, then the environment (NORMSERVE_SIMD),
+// then defaults.
 ParsedCommandLine ParseCommandLine(int argc, const char* const* argv);
 
 }  // namespace normserve::app

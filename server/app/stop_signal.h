@@ -8,8 +8,8 @@
 
 namespace normserve::app {
 
-// Made by main before any other thread, so that all inherit the blocked signals. The first signal is
-// what Wait waits for; a second one ends the process at once.
+// Made by main before any other thread, so that all inherit the blocked signals. The first signal
+// is what Wait waits for; a second one ends the process at once.
 class StopSignal {
  public:
   StopSignal();

@@ -3,14 +3,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-
 #include <istream>
 #include <string>
 #include <vector>
 
 namespace normserve::app {
 
-// A value is a scalar, a list (a flag given several times), or a map (NAME=VALUE flags). CLI11 owns it.
+// A value is a scalar, a list (a flag given several times), or a map (NAME=VALUE flags). CLI11 owns
+// it.
 class YamlConfig final : public CLI::Config {
  public:
   // `app` has the flags that there are; it outlives this.

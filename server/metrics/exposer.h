@@ -15,8 +15,8 @@ namespace normserve::metrics {
 // Owns its own threads. Created and destroyed by main.
 class Exposer {
  public:
-  // `listen` is HOST:PORT; HOST may be a name, an IPv4 address or a bracketed IPv6 one; port 0 picks a
-  // free one. An error names the flag and the reason.
+  // `listen` is HOST:PORT; HOST may be a name, an IPv4 address or a bracketed IPv6 one; port 0
+  // picks a free one. An error names the flag and the reason.
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(
       const std::string& listen, std::shared_ptr<prometheus::Registry> registry);
   ~Exposer();

@@ -8,8 +8,8 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // Label `reason` of normserve_requests_ended_total, in the order of engine::Terminal.
 constexpr std::array<const char*, engine::kTerminalCount> kReasons = {
-    "stop", "length", "scored", "cancelled", "deadline", "rejected", "invalid", "internal",
-    "shutdown"};
+    "stop",     "length",  "scored",   "cancelled", "deadline",
+    "rejected", "invalid", "internal", "shutdown"};
 
 // Half a millisecond to twenty minutes: a tiny model's step and a long generation fit one list.
 Buckets SecondsBuckets() {
@@ -29,8 +29,7 @@ class SeriesMaker {
   SeriesMaker(prometheus::Registry& registry, const std::string& model)
       : registry_(registry), model_(model) {}
 
-  prometheus::Counter& Counter(const char* name, const char* help,
-                               prometheus::Labels labels = {}) {
+  prometheus::Counter& Counter(const char* name, const char* help, prometheus::Labels labels = {}) {
     labels["model"] = model_;
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(labels);
   }
@@ -60,13 +59,15 @@ constexpr char kEndedHelp[] =
 constexpr char kPromptHelp[] =
     "Prompt tokens taken in, by source: computed by the model, or cached (prefix cache).";
 constexpr char kBlocksHelp[] =
-    "KV cache blocks by state: used (owned by live requests), cached (free, but reusable by prefix), "
+    "KV cache blocks by state: used (owned by live requests), cached (free, but reusable by "
+    "prefix), "
     "free.";
 
 std::array<prometheus::Counter*, engine::kTerminalCount> EndedByReason(SeriesMaker& make) {
   std::array<prometheus::Counter*, engine::kTerminalCount> ended{};
   for (int i = 0; i < engine::kTerminalCount; ++i) {
-    ended[i] = &make.Counter("normserve_requests_ended_total", kEndedHelp, {{"reason", kReasons[i]}});
+    ended[i] =
+        &make.Counter("normserve_requests_ended_total", kEndedHelp, {{"reason", kReasons[i]}});
   }
   return ended;
 }
@@ -104,16 +105,14 @@ ModelMetrics::Series ModelMetrics::MakeSeries(prometheus::Registry& registry,
                    "Between two consecutive tokens of a request."),
       make.Seconds("normserve_request_duration_seconds",
                    "From submission to the end of a request that the engine accepted."),
-      make.Seconds("normserve_request_queue_seconds",
-                   "From submission to a request's first step."),
+      make.Seconds("normserve_request_queue_seconds", "From submission to a request's first step."),
       make.Seconds("normserve_request_prefill_seconds",
                    "From a request's first step to its first token."),
-      make.Seconds("normserve_request_decode_seconds",
-                   "From a request's first token to its last."),
+      make.Seconds("normserve_request_decode_seconds", "From a request's first token to its last."),
       make.Histogram("normserve_request_prompt_tokens", "Prompt tokens per request that ran.",
                      PowersOfTwo(18)),
-      make.Histogram("normserve_request_generated_tokens",
-                     "Generated tokens per request that ran.", PowersOfTwo(18)),
+      make.Histogram("normserve_request_generated_tokens", "Generated tokens per request that ran.",
+                     PowersOfTwo(18)),
       make.Histogram("normserve_step_batch_size", "Sequences per engine step.", PowersOfTwo(11)),
       make.Histogram("normserve_step_tokens",
                      "Tokens per engine step, prefill and decode together.", PowersOfTwo(15)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Prometheus series of one model, by name, fed by its engine. Names and units are documented in the
-// HELP texts of model_metrics.cc; docs and dashboards follow those.
+// The Prometheus series of one model, by name, fed by its engine. Names and units are documented in
+// the HELP texts of model_metrics.cc; docs and dashboards follow those.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -15,11 +15,12 @@
 
 namespace normserve::metrics {
 
-// Every series exists from construction on, at 0, so that rates and sums never miss one. Any thread; an
-// update takes at most a mutex that a scrape holds while it copies one histogram.
+// Every series exists from construction on, at 0, so that rates and sums never miss one. Any
+// thread; an update takes at most a mutex that a scrape holds while it copies one histogram.
 class ModelMetrics final : public engine::EngineObserver {
  public:
-  // `registry` outlives this. Models of one registry share the families and differ in label `model`.
+  // `registry` outlives this. Models of one registry share the families and differ in label
+  // `model`.
   ModelMetrics(prometheus::Registry& registry, const std::string& model);
 
   void RequestReceived() override;

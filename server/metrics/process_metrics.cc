@@ -16,8 +16,8 @@
 namespace normserve::metrics {
 namespace {
 
-// Fields of /proc/self/stat, counted from 3 ("state") as the manual does; the name in field 2 may hold
-// spaces, so counting starts after its bracket.
+// Fields of /proc/self/stat, counted from 3 ("state") as the manual does; the name in field 2 may
+// hold spaces, so counting starts after its bracket.
 std::vector<std::string> StatFields() {
   std::ifstream file("/proc/self/stat");
   std::string line;

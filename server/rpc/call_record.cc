@@ -45,12 +45,18 @@ absl::Time Deadline(const grpc::CallbackServerContext& context) {
 
 std::string_view FinishReasonName(engine::FinishReason reason) {
   switch (reason) {
-    case engine::FinishReason::kNone: return "none";
-    case engine::FinishReason::kEos: return "eos";
-    case engine::FinishReason::kStopToken: return "stop_token";
-    case engine::FinishReason::kStopString: return "stop_string";
-    case engine::FinishReason::kMaxNewTokens: return "max_new_tokens";
-    case engine::FinishReason::kContextLimit: return "context_limit";
+    case engine::FinishReason::kNone:
+      return "none";
+    case engine::FinishReason::kEos:
+      return "eos";
+    case engine::FinishReason::kStopToken:
+      return "stop_token";
+    case engine::FinishReason::kStopString:
+      return "stop_string";
+    case engine::FinishReason::kMaxNewTokens:
+      return "max_new_tokens";
+    case engine::FinishReason::kContextLimit:
+      return "context_limit";
   }
   return "unknown";
 }

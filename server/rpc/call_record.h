@@ -15,8 +15,8 @@
 
 namespace normserve::rpc {
 
-// Made in the method's handler, kept by the call's reactor. FirstToken from one thread; the rest from
-// the thread that is ending the call.
+// Made in the method's handler, kept by the call's reactor. FirstToken from one thread; the rest
+// from the thread that is ending the call.
 class CallRecord {
  public:
   // Takes x-request-id of the call's metadata or makes one, and puts it in the initial metadata.
@@ -35,8 +35,8 @@ class CallRecord {
   // The end of a call, told by its last delta, or by a status alone when there is none.
   void End(const engine::Delta& last);
   void End(const absl::Status& status);
-  // The one line about the call. Reactors call it when gRPC is done with the call, never on the engine
-  // thread: standard error may block.
+  // The one line about the call. Reactors call it when gRPC is done with the call, never on the
+  // engine thread: standard error may block.
   void WriteLog() const;
 
  private:

@@ -5,12 +5,18 @@ namespace normserve::rpc {
 
 v1::FinishReason ToProto(engine::FinishReason reason) {
   switch (reason) {
-    case engine::FinishReason::kNone: return v1::FINISH_REASON_UNSPECIFIED;
-    case engine::FinishReason::kEos: return v1::FINISH_REASON_EOS;
-    case engine::FinishReason::kStopToken: return v1::FINISH_REASON_STOP_TOKEN;
-    case engine::FinishReason::kStopString: return v1::FINISH_REASON_STOP_STRING;
-    case engine::FinishReason::kMaxNewTokens: return v1::FINISH_REASON_MAX_NEW_TOKENS;
-    case engine::FinishReason::kContextLimit: return v1::FINISH_REASON_CONTEXT_LIMIT;
+    case engine::FinishReason::kNone:
+      return v1::FINISH_REASON_UNSPECIFIED;
+    case engine::FinishReason::kEos:
+      return v1::FINISH_REASON_EOS;
+    case engine::FinishReason::kStopToken:
+      return v1::FINISH_REASON_STOP_TOKEN;
+    case engine::FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+    case engine::FinishReason::kMaxNewTokens:
+      return v1::FINISH_REASON_MAX_NEW_TOKENS;
+    case engine::FinishReason::kContextLimit:
+      return v1::FINISH_REASON_CONTEXT_LIMIT;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }

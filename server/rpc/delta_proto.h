@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine deltas to messages. One template for GenerateResponse and GenerateChunk, so that a stream and
-// a unary answer cannot differ.
+// Engine deltas to messages. One template for GenerateResponse and GenerateChunk, so that a stream
+// and a unary answer cannot differ.
 #pragma once
 
 #include "engine/request.h"

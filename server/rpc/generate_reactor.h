@@ -16,13 +16,14 @@
 
 namespace normserve::rpc {
 
-// Push: the engine thread; On...: gRPC's threads. The call owns the reactor until OnDone, the engine
-// until the last Push.
+// Push: the engine thread; On...: gRPC's threads. The call owns the reactor until OnDone, the
+// engine until the last Push.
 class GenerateReactor final : public grpc::ServerUnaryReactor,
                               public engine::Outbox,
                               public std::enable_shared_from_this<GenerateReactor> {
  public:
-  // Submits the request; the reactor ends the call itself. `response` is the call's, alive until OnDone.
+  // Submits the request; the reactor ends the call itself. `response` is the call's, alive until
+  // OnDone.
   static GenerateReactor* Start(const ServedModel& model, engine::Request request,
                                 CallRecord record, v1::GenerateResponse* response);
 
@@ -36,8 +37,8 @@ class GenerateReactor final : public grpc::ServerUnaryReactor,
  private:
   EngineCall call_;
   const OutputShape shape_;
-  // Finish orders Push before OnDone already; the mutex lets ThreadSanitizer, which does not see into
-  // gRPC, know it too.
+  // Finish orders Push before OnDone already; the mutex lets ThreadSanitizer, which does not see
+  // into gRPC, know it too.
   std::mutex mutex_;
   CallRecord record_;
   v1::GenerateResponse* const response_;

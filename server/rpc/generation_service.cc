@@ -43,8 +43,7 @@ void CountRefused(const ServedModel& model) {
 }
 
 // What --log-prompts shows: a line of its own, which the request's line is found by.
-void LogPrompt(const base::Log& log, const CallRecord& record,
-               const v1::GenerateRequest& message) {
+void LogPrompt(const base::Log& log, const CallRecord& record, const v1::GenerateRequest& message) {
   const std::string prompt = message.prompt_case() == v1::GenerateRequest::kText
                                  ? message.text()
                                  : absl::StrJoin(message.token_ids().ids(), ",");

@@ -9,7 +9,8 @@ namespace normserve::rpc {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// One Watch call: writes the newest status; one that is overtaken while a write is in flight is skipped.
+// One Watch call: writes the newest status; one that is overtaken while a write is in flight is
+// skipped.
 class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse>,
                                      public std::enable_shared_from_this<Watcher> {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// grpc.health.v1: one status per service name, with watchers. gRPC's built-in service is not used: it is
-// switched on by a process-wide flag, starts as SERVING, and reflection cannot describe it.
+// grpc.health.v1: one status per service name, with watchers. gRPC's built-in service is not used:
+// it is switched on by a process-wide flag, starts as SERVING, and reflection cannot describe it.
 #pragma once
 
 #include <memory>
@@ -20,9 +20,9 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   explicit HealthService(std::vector<std::string> names);
   ~HealthService() override;
 
-  void SetServing();   // no effect after Freeze
-  void Freeze();       // NOT_SERVING, whatever comes after
-  void EndWatches();   // ends the watching calls, so that the server can shut down at once
+  void SetServing();  // no effect after Freeze
+  void Freeze();      // NOT_SERVING, whatever comes after
+  void EndWatches();  // ends the watching calls, so that the server can shut down at once
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
                                   const grpc::health::v1::HealthCheckRequest* request,
@@ -45,7 +45,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   bool frozen_ = false;
   bool ended_ = false;
   std::vector<std::shared_ptr<Watcher>> watchers_;
-  std::vector<std::shared_ptr<Watcher>> strangers_;  // watch unknown names: SERVICE_UNKNOWN until they leave
+  std::vector<std::shared_ptr<Watcher>>
+      strangers_;  // watch unknown names: SERVICE_UNKNOWN until they leave
 };
 
 }  // namespace normserve::rpc

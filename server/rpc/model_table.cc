@@ -33,8 +33,8 @@ absl::StatusOr<const ServedModel*> ModelTable::Find(std::string_view name) const
   if (models == nullptr) return absl::UnavailableError("the server is still loading its models");
   if (name.empty()) {
     if (models->size() == 1) return &models->front();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model: empty, but this server has several; allowed: ", KnownNames(*models)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("model: empty, but this server has several; allowed: ", KnownNames(*models)));
   }
   for (const ServedModel& model : *models) {
     if (model.card.name == name) return &model;

@@ -24,7 +24,8 @@ absl::StatusOr<std::vector<uint32_t>> ParsePrompt(const v1::GenerateRequest& mes
     }
     case v1::GenerateRequest::kTokenIds:
       return CheckedIds("token_ids", message.token_ids(), model);
-    case v1::GenerateRequest::PROMPT_NOT_SET: break;
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
   }
   return absl::InvalidArgumentError("prompt: absent; one of text or token_ids is required");
 }
@@ -35,8 +36,7 @@ absl::StatusOr<engine::OutputOptions> ParseOutput(const v1::OutputOptions& messa
   output.top_logprobs = message.top_logprobs();
   NS_RETURN_IF_ERROR(CheckTopLogprobs("output.top_logprobs", output.top_logprobs, model));
   output.logprobs = message.logprobs() || output.top_logprobs > 0;
-  output.skip_special_tokens =
-      !message.has_skip_special_tokens() || message.skip_special_tokens();
+  output.skip_special_tokens = !message.has_skip_special_tokens() || message.skip_special_tokens();
   output.text = model.tokenizer != nullptr && !message.omit_text();
   return output;
 }
@@ -69,15 +69,15 @@ absl::StatusOr<std::vector<uint32_t>> EncodedText(std::string_view field, std::s
   NS_RETURN_IF_ERROR(NeedsTokenizer(field, model));
   absl::StatusOr<std::vector<uint32_t>> ids = model.tokenizer->EncodePrompt(text, add_special);
   if (!ids.ok()) {
-    return absl::Status(ids.status().code(), absl::StrCat(Absl(field), ": ",
-                                                          ids.status().message()));
+    return absl::Status(ids.status().code(),
+                        absl::StrCat(Absl(field), ": ", ids.status().message()));
   }
   const uint32_t vocab_size = model.engine->runner_info().vocab_size;
   for (const uint32_t id : *ids) {
     if (id >= vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Absl(field), ": its token ", id, " ('", model.tokenizer->Piece(id),
-                       "') is not one of the model's ", vocab_size));
+      return absl::InvalidArgumentError(absl::StrCat(Absl(field), ": its token ", id, " ('",
+                                                     model.tokenizer->Piece(id),
+                                                     "') is not one of the model's ", vocab_size));
     }
   }
   return ids;
@@ -85,8 +85,8 @@ absl::StatusOr<std::vector<uint32_t>> EncodedText(std::string_view field, std::s
 
 absl::Status CheckPriority(std::optional<int32_t> priority) {
   if (priority && (*priority < -kMaxPriority || *priority > kMaxPriority)) {
-    return absl::InvalidArgumentError(absl::StrCat("priority: ", *priority, "; allowed: -",
-                                                   kMaxPriority, " to ", kMaxPriority));
+    return absl::InvalidArgumentError(
+        absl::StrCat("priority: ", *priority, "; allowed: -", kMaxPriority, " to ", kMaxPriority));
   }
   return absl::OkStatus();
 }
@@ -94,8 +94,8 @@ absl::Status CheckPriority(std::optional<int32_t> priority) {
 absl::Status CheckTopLogprobs(std::string_view field, uint32_t value, const ServedModel& model) {
   const uint32_t vocab_size = model.engine->runner_info().vocab_size;
   if (value <= vocab_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      Absl(field), ": ", value, "; allowed: 0 to ", vocab_size, " (the vocabulary)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(Absl(field), ": ", value, "; allowed: 0 to ", vocab_size, " (the vocabulary)"));
 }
 
 absl::StatusOr<engine::Request> ParseGenerate(const v1::GenerateRequest& message,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages to engine requests: every limit and parameter of the proto comments is checked here, prompts
-// are encoded, and absent fields take their defaults. What depends on the engine's state (context, KV
-// pool, queue) is the engine's to check, in Submit.
+// Messages to engine requests: every limit and parameter of the proto comments is checked here,
+// prompts are encoded, and absent fields take their defaults. What depends on the engine's state
+// (context, KV pool, queue) is the engine's to check, in Submit.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,8 @@
 namespace normserve::rpc {
 
 // Pure functions of the message and the model (but for a fresh seed). INVALID_ARGUMENT names field,
-// value and allowed range; FAILED_PRECONDITION names the missing tokenizer. id and deadline are left to
-// the caller.
+// value and allowed range; FAILED_PRECONDITION names the missing tokenizer. id and deadline are
+// left to the caller.
 absl::StatusOr<engine::Request> ParseGenerate(const v1::GenerateRequest& message,
                                               const ServedModel& model);
 

@@ -33,16 +33,16 @@ struct Range {
 
 absl::Status CheckRange(std::string_view field, float value, const Range& range) {
   if (range.Holds(value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(Absl(field), ": ", value, "; allowed: ",
-                                                 range.low_open ? "above " : "", range.low, " to ",
-                                                 range.high));
+  return absl::InvalidArgumentError(absl::StrCat(Absl(field), ": ", value,
+                                                 "; allowed: ", range.low_open ? "above " : "",
+                                                 range.low, " to ", range.high));
 }
 
 absl::Status CheckFloats(const engine::SamplingParams& sampling) {
   constexpr float kLargest = std::numeric_limits<float>::max();
   if (!(sampling.temperature >= 0 && sampling.temperature <= kLargest)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sampling.temperature: ", sampling.temperature, "; allowed: 0 or more, finite"));
+    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: ", sampling.temperature,
+                                                   "; allowed: 0 or more, finite"));
   }
   const struct {
     std::string_view field;
@@ -64,15 +64,15 @@ absl::Status CheckFloats(const engine::SamplingParams& sampling) {
 absl::Status ParseLogitBias(const v1::SamplingParams& message, const ServedModel& model,
                             engine::SamplingParams* sampling) {
   if (message.logit_bias_size() > kMaxLogitBias) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.logit_bias: ",
-                                                   message.logit_bias_size(),
-                                                   " entries; allowed: at most ", kMaxLogitBias));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.logit_bias: ", message.logit_bias_size(),
+                     " entries; allowed: at most ", kMaxLogitBias));
   }
   const uint32_t vocab_size = model.engine->runner_info().vocab_size;
   for (const auto& [id, bias] : message.logit_bias()) {
     if (id >= vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("sampling.logit_bias: token id ", id,
-                                                     "; allowed: 0 to ", vocab_size - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampling.logit_bias: token id ", id, "; allowed: 0 to ", vocab_size - 1));
     }
     NS_RETURN_IF_ERROR(CheckRange(absl::StrCat("sampling.logit_bias[", id, "]"), bias,
                                   {-kMaxLogitBiasValue, kMaxLogitBiasValue}));
@@ -103,16 +103,15 @@ absl::Status ParseStopStrings(const v1::StopCriteria& message, const ServedModel
   if (message.stop_strings_size() == 0) return absl::OkStatus();
   NS_RETURN_IF_ERROR(NeedsTokenizer("stop.stop_strings", model));
   if (message.stop_strings_size() > kMaxStopStrings) {
-    return absl::InvalidArgumentError(absl::StrCat("stop.stop_strings: ",
-                                                   message.stop_strings_size(),
-                                                   " strings; allowed: at most ", kMaxStopStrings));
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop.stop_strings: ", message.stop_strings_size(),
+                     " strings; allowed: at most ", kMaxStopStrings));
   }
   for (int i = 0; i < message.stop_strings_size(); ++i) {
     const size_t bytes = message.stop_strings(i).size();
     if (bytes == 0 || bytes > kMaxStopStringBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("stop.stop_strings[", i, "]: ", bytes,
-                                                     " bytes; allowed: 1 to ",
-                                                     kMaxStopStringBytes));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "stop.stop_strings[", i, "]: ", bytes, " bytes; allowed: 1 to ", kMaxStopStringBytes));
     }
   }
   stop->stop_strings.assign(message.stop_strings().begin(), message.stop_strings().end());
@@ -122,15 +121,15 @@ absl::Status ParseStopStrings(const v1::StopCriteria& message, const ServedModel
 absl::Status ParseStopTokens(const v1::StopCriteria& message, const ServedModel& model,
                              engine::StopCriteria* stop) {
   if (message.stop_token_ids_size() > kMaxStopTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("stop.stop_token_ids: ",
-                                                   message.stop_token_ids_size(),
-                                                   " ids; allowed: at most ", kMaxStopTokens));
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop.stop_token_ids: ", message.stop_token_ids_size(),
+                     " ids; allowed: at most ", kMaxStopTokens));
   }
   const uint32_t vocab_size = model.engine->runner_info().vocab_size;
   for (int i = 0; i < message.stop_token_ids_size(); ++i) {
     if (message.stop_token_ids(i) >= vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("stop.stop_token_ids[", i, "]: ",
-                                                     message.stop_token_ids(i),
+      return absl::InvalidArgumentError(absl::StrCat("stop.stop_token_ids[", i,
+                                                     "]: ", message.stop_token_ids(i),
                                                      "; allowed: 0 to ", vocab_size - 1));
     }
   }

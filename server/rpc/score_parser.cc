@@ -22,8 +22,8 @@ absl::StatusOr<Span> ParseTextPair(const std::string& field, const v1::ScoreItem
   Span span;
   NS_ASSIGN_OR_RETURN(const std::vector<uint32_t> context,
                       EncodedText(field + ".context", pair.context(), add_special, model));
-  NS_ASSIGN_OR_RETURN(span.tokens, EncodedText(field, pair.context() + pair.continuation(),
-                                               add_special, model));
+  NS_ASSIGN_OR_RETURN(span.tokens,
+                      EncodedText(field, pair.context() + pair.continuation(), add_special, model));
   span.context = context.size();
   return span;
 }
@@ -56,10 +56,11 @@ absl::StatusOr<Span> ParseItem(const std::string& field, const v1::ScoreItem& it
       NS_ASSIGN_OR_RETURN(span.tokens, CheckedIds(field + ".token_ids", item.token_ids(), model));
       return span;
     }
-    case v1::ScoreItem::ITEM_NOT_SET: break;
+    case v1::ScoreItem::ITEM_NOT_SET:
+      break;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": absent; one of text_pair, token_pair, text or token_ids is required"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": absent; one of text_pair, token_pair, text or token_ids is required"));
 }
 
 }  // namespace
@@ -67,8 +68,8 @@ absl::StatusOr<Span> ParseItem(const std::string& field, const v1::ScoreItem& it
 absl::StatusOr<std::vector<ScoreWork>> ParseScore(const v1::ScoreRequest& message,
                                                   const ServedModel& model) {
   if (message.items_size() == 0 || message.items_size() > kMaxItems) {
-    return absl::InvalidArgumentError(absl::StrCat("items: ", message.items_size(),
-                                                   " items; allowed: 1 to ", kMaxItems));
+    return absl::InvalidArgumentError(
+        absl::StrCat("items: ", message.items_size(), " items; allowed: 1 to ", kMaxItems));
   }
   NS_RETURN_IF_ERROR(CheckTopLogprobs("top_logprobs", message.top_logprobs(), model));
   NS_RETURN_IF_ERROR(CheckPriority(message.priority()));

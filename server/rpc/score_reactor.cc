@@ -35,8 +35,8 @@ class ScoreReactor::ItemOutbox final : public engine::Outbox {
   const size_t item_;
 };
 
-ScoreReactor::ScoreReactor(const ServedModel& model, std::vector<ScoreWork> work,
-                           CallRecord record, v1::ScoreResponse* response)
+ScoreReactor::ScoreReactor(const ServedModel& model, std::vector<ScoreWork> work, CallRecord record,
+                           v1::ScoreResponse* response)
     : model_(model),
       work_(std::move(work)),
       record_(std::move(record)),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Score call: each item is an engine request of its own; the answer is sent when all have ended.
+// One Score call: each item is an engine request of its own; the answer is sent when all have
+// ended.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -18,8 +19,9 @@
 
 namespace normserve::rpc {
 
-// At most kWindow items are with the engine at a time, so that one large call neither fills the queue
-// nor fails on it. The first failure cancels the rest and is the call's status. Any thread may deliver.
+// At most kWindow items are with the engine at a time, so that one large call neither fills the
+// queue nor fails on it. The first failure cancels the rest and is the call's status. Any thread
+// may deliver.
 class ScoreReactor final : public grpc::ServerUnaryReactor,
                            public std::enable_shared_from_this<ScoreReactor> {
  public:
@@ -53,7 +55,8 @@ class ScoreReactor final : public grpc::ServerUnaryReactor,
   std::shared_ptr<ScoreReactor> self_;  // until OnDone
 
   std::mutex mutex_;
-  std::vector<std::shared_ptr<EngineCall>> calls_;  // per item; null before its turn and after its end
+  std::vector<std::shared_ptr<EngineCall>>
+      calls_;  // per item; null before its turn and after its end
   size_t next_ = 0;
   size_t in_flight_ = 0;
   bool submitting_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the services know of one loaded model: plain data and the objects that main owns. No torch, no
-// grpc, so that tests put a fake runner behind the same services.
+// What the services know of one loaded model: plain data and the objects that main owns. No torch,
+// no grpc, so that tests put a fake runner behind the same services.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,8 @@ struct GenerationDefaults {
   std::optional<uint32_t> max_length;  // prompt and output together
   std::optional<uint32_t> min_new_tokens;
   uint32_t server_max_new_tokens = 256;
-  std::vector<uint32_t> eos_token_ids;  // config, generation_config and tokenizer united; < vocab_size
+  std::vector<uint32_t>
+      eos_token_ids;  // config, generation_config and tokenizer united; < vocab_size
 };
 
 // The pointers outlive the server that uses this. Immutable; any thread.
@@ -57,8 +58,8 @@ struct ServedModel {
   ModelCard card;
   GenerationDefaults defaults;
   engine::Engine* engine = nullptr;
-  const text::Tokenizer* tokenizer = nullptr;    // null: token ids only
-  engine::EngineObserver* observer = nullptr;    // for requests refused before the engine
+  const text::Tokenizer* tokenizer = nullptr;  // null: token ids only
+  engine::EngineObserver* observer = nullptr;  // for requests refused before the engine
 };
 
 }  // namespace normserve::rpc

@@ -24,10 +24,10 @@ std::vector<std::string> HealthNames(const ServerOptions& options) {
 }
 
 void SetConnectionPolicy(grpc::ServerBuilder* builder) {
-  // Half of the documented interval: a ping that the network delays must not make the next one early.
-  builder->AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-      static_cast<int>(absl::ToInt64Milliseconds(kClientPingInterval / 2)));
+  // Half of the documented interval: a ping that the network delays must not make the next one
+  // early.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(kClientPingInterval / 2)));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   // With SO_REUSEPORT a second server on the same port would start and take half of the calls.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -39,8 +39,7 @@ void SetConnectionPolicy(grpc::ServerBuilder* builder) {
 
 struct Server::Impl {
   Impl(const ServerOptions& options, const ModelTable* models, const base::Log* log)
-      : generation(models, log,
-                   options.log_prompts ? PromptLogging::kOn : PromptLogging::kOff),
+      : generation(models, log, options.log_prompts ? PromptLogging::kOn : PromptLogging::kOff),
         health(HealthNames(options)) {}
 
   GenerationService generation;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gRPC server: the services, the port and the connection policy. No grpc header here, so that the
-// composition root can hold it beside torch.
+// The gRPC server: the services, the port and the connection policy. No grpc header here, so that
+// the composition root can hold it beside torch.
 #pragma once
 
 #include <memory>

@@ -16,9 +16,10 @@
 
 namespace normserve::rpc {
 
-// At most one write is in flight. What the engine delivers meanwhile gathers in one pending chunk, so
-// a slow reader costs memory bounded by its own output and holds up nobody. Push: the engine thread;
-// On...: gRPC's threads. The call owns the reactor until OnDone, the engine until the last Push.
+// At most one write is in flight. What the engine delivers meanwhile gathers in one pending chunk,
+// so a slow reader costs memory bounded by its own output and holds up nobody. Push: the engine
+// thread; On...: gRPC's threads. The call owns the reactor until OnDone, the engine until the last
+// Push.
 class StreamReactor final : public grpc::ServerWriteReactor<v1::GenerateChunk>,
                             public engine::Outbox,
                             public std::enable_shared_from_this<StreamReactor> {
@@ -43,13 +44,13 @@ class StreamReactor final : public grpc::ServerWriteReactor<v1::GenerateChunk>,
   std::shared_ptr<StreamReactor> self_;  // until OnDone
 
   std::mutex mutex_;
-  bool writing_ = false;       // a write, or the end of the call, is under way
+  bool writing_ = false;  // a write, or the end of the call, is under way
   bool has_pending_ = false;
-  bool peer_gone_ = false;     // a write failed: nothing more is worth writing
-  bool ended_ = false;         // the engine's last delta is in
+  bool peer_gone_ = false;  // a write failed: nothing more is worth writing
+  bool ended_ = false;      // the engine's last delta is in
   absl::Status status_;
   v1::GenerateChunk pending_;
-  v1::GenerateChunk chunk_;    // being written; gRPC reads it until OnWriteDone
+  v1::GenerateChunk chunk_;  // being written; gRPC reads it until OnWriteDone
 };
 
 }  // namespace normserve::rpc

@@ -35,6 +35,8 @@ TEST(MetricsRpcTest, TerminalReasonsAddUp) {
   engine::Gate gate;
   TestServerOptions options;
   options.runner = engine::Gated(gate);
+  options.runner.info.max_context_tokens = 100000;  // too long to end before a cancel arrives
+  options.runner.info.blocks = 25000;
   options.engine.max_running = 1;
   options.engine.max_waiting = 7;
   options.observer = &metrics;
@@ -48,7 +50,7 @@ TEST(MetricsRpcTest, TerminalReasonsAddUp) {
   grpc::ClientContext contexts[5];
   std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateChunk>>> readers;
   for (grpc::ClientContext& context : contexts) {
-    readers.push_back(server.stub().GenerateStream(&context, Ids({1}, 200)));
+    readers.push_back(server.stub().GenerateStream(&context, Ids({1}, 90000)));
     while (received() < static_cast<double>(readers.size())) absl::SleepFor(absl::Milliseconds(1));
     if (readers.size() == 1) gate.AwaitArrival(1);
   }
@@ -67,10 +69,10 @@ TEST(MetricsRpcTest, TerminalReasonsAddUp) {
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
   gate.Open();
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(server.Generate(Ids({4}, 2)).status.ok());
   while (Value(registry, "normserve_requests_ended_total") < received()) {
     absl::SleepFor(absl::Milliseconds(1));
   }
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(server.Generate(Ids({4}, 2)).status.ok());
 
   EXPECT_EQ(received(), 22);
   EXPECT_EQ(ended("length"), 10);

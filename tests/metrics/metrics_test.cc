@@ -43,15 +43,26 @@ TEST(ModelMetricsTest, EverySeriesIsThereFromTheStart) {
           << reason;
     }
   }
-  for (const char* name :
-       {"requests_received_total", "requests_running", "requests_waiting", "preemptions_total",
-        "generated_tokens_total", "kv_cache_usage_ratio", "prefix_cache_queried_tokens_total",
-        "prefix_cache_hit_tokens_total", "nonfinite_rows_total", "time_to_first_token_seconds_count",
-        "inter_token_latency_seconds_count", "request_duration_seconds_count",
-        "request_queue_seconds_count", "request_prefill_seconds_count",
-        "request_decode_seconds_count", "request_prompt_tokens_count",
-        "request_generated_tokens_count", "step_batch_size_count", "step_tokens_count",
-        "step_duration_seconds_count"}) {
+  for (const char* name : {"requests_received_total",
+                           "requests_running",
+                           "requests_waiting",
+                           "preemptions_total",
+                           "generated_tokens_total",
+                           "kv_cache_usage_ratio",
+                           "prefix_cache_queried_tokens_total",
+                           "prefix_cache_hit_tokens_total",
+                           "nonfinite_rows_total",
+                           "time_to_first_token_seconds_count",
+                           "inter_token_latency_seconds_count",
+                           "request_duration_seconds_count",
+                           "request_queue_seconds_count",
+                           "request_prefill_seconds_count",
+                           "request_decode_seconds_count",
+                           "request_prompt_tokens_count",
+                           "request_generated_tokens_count",
+                           "step_batch_size_count",
+                           "step_tokens_count",
+                           "step_duration_seconds_count"}) {
     EXPECT_TRUE(Has(text, std::string("normserve_") + name + "{model=\"a\"} 0\n")) << name;
   }
 }

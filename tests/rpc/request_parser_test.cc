@@ -195,7 +195,8 @@ TEST_F(RequestParserTest, OptionsReachTheEngine) {
   const absl::StatusOr<engine::Request> request = Parse(
       "text: 'a' priority: -7 stop { ignore_eos: true stop_token_ids: 5 include_stop_string: true "
       "stop_strings: 'end' min_new_tokens: 2 } output { top_logprobs: 3 skip_special_tokens: false "
-      "omit_text: true } sampling { logit_bias { key: 9 value: 1 } logit_bias { key: 2 value: -1 } }");
+      "omit_text: true } sampling { logit_bias { key: 9 value: 1 } logit_bias { key: 2 value: -1 } "
+      "}");
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->priority, -7);
   EXPECT_TRUE(request->stop.eos_token_ids.empty());
@@ -223,7 +224,8 @@ TEST_F(RequestParserTest, ScoreItemsSayWhatIsContext) {
   const absl::StatusOr<std::vector<ScoreWork>> work = ParseScore(message, model_);
   ASSERT_TRUE(work.ok()) << work.status();
   ASSERT_EQ(work->size(), 5u);
-  const auto expect = [&](size_t i, std::vector<uint32_t> prompt, uint32_t from, uint32_t unscored) {
+  const auto expect = [&](size_t i, std::vector<uint32_t> prompt, uint32_t from,
+                          uint32_t unscored) {
     EXPECT_EQ((*work)[i].request.prompt, prompt) << i;
     EXPECT_EQ((*work)[i].request.score_from, from) << i;
     EXPECT_EQ((*work)[i].unscored_tokens, unscored) << i;

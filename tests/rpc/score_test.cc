@@ -111,13 +111,15 @@ TEST(ScoreTest, OneBadItemFailsTheCallAndLeavesNothingBehind) {
   server.ExpectIdle();
 }
 
+// One item per step and a thousand items: the cancel comes long before the last.
 TEST(ScoreTest, ACancelledCallEndsAllItsItems) {
   engine::Gate gate;
   TestServerOptions options;
   options.runner = engine::Gated(gate);
+  options.engine.max_step_tokens = 4;
   TestServer server(std::move(options));
   v1::ScoreRequest request;
-  for (uint32_t i = 0; i < 100; ++i) AddIds({i, 1, 2, 3}, &request);
+  for (uint32_t i = 0; i < 1000; ++i) AddIds({i % 250, i / 250, 2, 3}, &request);
   grpc::ClientContext context;
   grpc::Status status;
   v1::ScoreResponse response;
@@ -126,9 +128,14 @@ TEST(ScoreTest, ACancelledCallEndsAllItsItems) {
   context.TryCancel();
   call.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  while (server.counts().received > server.counts().ended_total()) {
+    gate.Let(1);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_GT(server.counts().of(engine::Terminal::kCancelled), 0u);
+  EXPECT_LT(server.counts().received, 1000u);  // the rest was never submitted
   gate.Open();
   server.ExpectIdle();
-  EXPECT_LT(server.counts().received, 100u);  // the rest was never submitted
 }
 
 }  // namespace

@@ -238,9 +238,11 @@ TEST(ServerRegressionTest, LogitBiasOutsideTheVocabularyHurtsNobody) {
   std::thread call([&] { stream = server.GenerateStream(Ids({1, 2}, 100)); });
   gate.AwaitArrival(1);
   gate.Let(5);
-  const std::pair<uint32_t, float> bad[] = {
-      {191222, -100.0f}, {258, 1.0f}, {4294967295u, 1.0f},
-      {3, std::numeric_limits<float>::quiet_NaN()}, {3, std::numeric_limits<float>::infinity()}};
+  const std::pair<uint32_t, float> bad[] = {{191222, -100.0f},
+                                            {258, 1.0f},
+                                            {4294967295u, 1.0f},
+                                            {3, std::numeric_limits<float>::quiet_NaN()},
+                                            {3, std::numeric_limits<float>::infinity()}};
   for (const auto& [id, bias] : bad) {
     v1::GenerateRequest request = Ids({1}, 5);
     (*request.mutable_sampling()->mutable_logit_bias())[id] = bias;
@@ -283,8 +285,8 @@ TEST(ServerRegressionTest, ThereIsOneBosAndTokenizeAgreesWithGenerate) {
   }
 }
 
-// A15: pings on a connection that is quiet for long, while a call waits for its first byte. Strikes are
-// counted per ping, so that a shorter interval and fewer seconds say the same.
+// A15: pings on a connection that is quiet for long, while a call waits for its first byte. Strikes
+// are counted per ping, so that a shorter interval and fewer seconds say the same.
 TEST(ServerRegressionTest, KeepalivePingsDoNotEndAQuietCall) {
   engine::Gate gate;
   TestServer server(WithRunner(engine::Gated(gate)));
@@ -314,9 +316,8 @@ TEST(ServerRegressionTest, ADeadlineEndsTheWorkNotOnlyTheCall) {
   options.engine.max_running = 1;
   TestServer server(std::move(options));
   grpc::Status running;
-  std::thread first([&] {
-    running = server.Generate(Ids({1}, 200), absl::Milliseconds(400)).status;
-  });
+  std::thread first(
+      [&] { running = server.Generate(Ids({1}, 200), absl::Milliseconds(400)).status; });
   gate.AwaitArrival(1);
   EXPECT_EQ(server.Generate(Ids({2}, 200), absl::Milliseconds(50)).status.error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <memory>
@@ -40,8 +40,7 @@ class TestServer {
       : log_fd_(open("/dev/null", O_WRONLY | O_CLOEXEC)),
         log_(base::LogLevel::kInfo, log_fd_),
         tokenizer_(std::move(options.extra_pieces)) {
-    engine::EngineObserver* observer =
-        options.observer != nullptr ? options.observer : &recorder_;
+    engine::EngineObserver* observer = options.observer != nullptr ? options.observer : &recorder_;
     const text::Tokenizer* tokenizer = options.tokenizer ? &tokenizer_ : nullptr;
     engine_ = std::make_unique<engine::Engine>(
         "fake", options.engine, std::make_unique<engine::FakeRunner>(std::move(options.runner)),

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/flags.h"
+
+#include <utility>
+
+namespace normserve::app {
+namespace {
+
+CLI::IsMember OneOf(std::vector<std::string> values) { return CLI::IsMember(std::move(values)); }
+CLI::IsMember Dtypes() { return OneOf({"float32", "bfloat16"}); }
+CLI::IsMember Folds() { return OneOf({"auto", "on", "off"}); }
+
+void AddModelFlags(CLI::App& app, RawOptions& raw) {
+  Options& o = raw.options;
+  app.add_option("--model", raw.models,
+                 "A model to serve: its name in requests and its folder. Repeatable.")
+      ->type_name("NAME=DIR");
+  app.add_option("--dtype", o.dtype, "Type of activations and KV cache: float32 or bfloat16.")
+      ->type_name("TYPE")
+      ->check(Dtypes())
+      ->capture_default_str();
+  app.add_option(
+         "--device", o.device,
+         "Where models run: cpu, cuda, or auto (the best that this build and machine have).")
+      ->type_name("DEVICE")
+      ->check(OneOf({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--norm-type", raw.norm_types,
+                 "Norm family of a model whose config.json cannot say it. Repeatable. [default: "
+                 "the config's]")
+      ->type_name("NAME=TYPE");
+  app.add_option("--bhyt-seq-len", raw.bhyt_seq_lens,
+                 "Training length T in a BHyT model's variance estimate, in tokens. Repeatable. "
+                 "[default: the config's seq_len]")
+      ->type_name("NAME=TOKENS");
+  app.add_option("--fold", o.fold,
+                 "Fold norm scales into linear weights: on, off, or auto (on for float32 weights).")
+      ->type_name("MODE")
+      ->check(Folds())
+      ->capture_default_str();
+}
+
+void AddEndpointFlags(CLI::App& app, RawOptions& raw) {
+  Options& o = raw.options;
+  app.add_option("--listen", o.listen, "gRPC address; port 0 picks a free one.")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--metrics-listen", o.metrics_listen,
+                 "Address of the Prometheus endpoint /metrics; port 0 picks a free one.")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option(
+         "--ready-file", o.ready_file,
+         "Write {\"grpc_port\":..., \"metrics_port\":...} here when serving. [default: none]")
+      ->type_name("PATH");
+  app.add_option("--drain-timeout", o.drain_timeout_seconds,
+                 "On SIGTERM or SIGINT, how long requests in flight may go on, in seconds.")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  app.add_option("--log-level", raw.log_level, "Least level logged: debug, info, warning, error.")
+      ->type_name("LEVEL")
+      ->check(OneOf({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  app.add_flag("--log-prompts", o.log_prompts, "Show prompts in the log. [default: off]");
+}
+
+void AddEngineFlags(CLI::App& app, RawOptions& raw) {
+  constexpr uint32_t kLargest = 1u << 30;
+  Options& o = raw.options;
+  app.add_option("--block-size", o.block_size, "Tokens per KV cache block, a multiple of 16.")
+      ->type_name("TOKENS")
+      ->check(CLI::Range(16u, 1024u))
+      ->capture_default_str();
+  CLI::Option* tokens =
+      app.add_option("--kv-cache-tokens", raw.kv_cache_tokens,
+                     "Size of each model's KV cache, in tokens. [default: from free memory]")
+          ->type_name("TOKENS");
+  app.add_option("--kv-cache-memory", raw.kv_cache_memory,
+                 "Size of each model's KV cache, in bytes (suffixes K, M, G, T). [default: what "
+                 "max-running full contexts need, at most a quarter of free memory and 4 GiB]")
+      ->type_name("BYTES")
+      ->excludes(tokens);
+  app.add_option("--max-step-tokens", o.max_step_tokens,
+                 "Most tokens that one engine step computes, prefill and decode together.")
+      ->type_name("TOKENS")
+      ->check(CLI::Range(1u, kLargest))
+      ->capture_default_str();
+  app.add_option("--max-running", o.max_running, "Most requests in one engine step.")
+      ->type_name("REQUESTS")
+      ->check(CLI::Range(1u, kLargest))
+      ->capture_default_str();
+  app.add_option("--max-waiting", o.max_waiting,
+                 "Most requests that wait; beyond, RESOURCE_EXHAUSTED.")
+      ->type_name("REQUESTS")
+      ->check(CLI::Range(1u, kLargest))
+      ->capture_default_str();
+  app.add_option("--max-waiting-tokens", o.max_waiting_tokens,
+                 "Most prompt tokens that wait; beyond, RESOURCE_EXHAUSTED.")
+      ->type_name("TOKENS")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--no-prefix-cache", raw.no_prefix_cache,
+               "Do not reuse KV blocks of equal prompt beginnings. [default: reuse]");
+  app.add_option("--default-max-new-tokens", o.default_max_new_tokens,
+                 "Tokens to generate when neither the request nor the model says, in tokens.")
+      ->type_name("TOKENS")
+      ->check(CLI::Range(1u, kLargest))
+      ->capture_default_str();
+  app.add_option("--threads", o.threads,
+                 "Compute threads per model; 0: as many as the process may use.")
+      ->type_name("THREADS")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  app.add_option(
+         "--simd", o.simd,
+         "Best SIMD target that kernels may use, e.g. AVX2, SSE4, EMU128. [default: the machine's]")
+      ->type_name("TARGET")
+      ->envname("NORMSERVE_SIMD");
+}
+
+void AddInspect(CLI::App& app, RawOptions& raw) {
+  Options& o = raw.options;
+  CLI::App* inspect = app.add_subcommand(
+      "inspect", "Load one model folder and print what it is: architecture, size, norms, folds.");
+  inspect->configurable(false);
+  inspect->add_option("DIR", o.inspect_directory, "The model's folder.")->required();
+  inspect->add_flag("--json", o.inspect_json, "Print JSON.");
+  inspect->add_option("--dtype", o.dtype, "As of the server.")
+      ->type_name("TYPE")
+      ->check(Dtypes())
+      ->capture_default_str();
+  inspect->add_option("--norm-type", raw.inspect_norm_type, "As of the server, without NAME=.")
+      ->type_name("TYPE");
+  inspect
+      ->add_option("--bhyt-seq-len", raw.inspect_bhyt_seq_len, "As of the server, without NAME=.")
+      ->type_name("TOKENS");
+  inspect->add_option("--fold", o.fold, "As of the server.")
+      ->type_name("MODE")
+      ->check(Folds())
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddFlags(CLI::App& app, RawOptions& raw) {
+  AddModelFlags(app, raw);
+  AddEndpointFlags(app, raw);
+  AddEngineFlags(app, raw);
+  app.add_flag("--check", raw.check,
+               "Load and check everything, print what would be served, exit.");
+  AddInspect(app, raw);
+}
+
+}  // namespace normserve::app
