@@ -294,6 +294,33 @@ TEST(PagedAttention, ImplementationsAgree) {
   }
 }
 
+// float32 activations over a bfloat16 cache: keys and values are rounded once, on their way in.
+TEST(PagedAttention, Float32ActivationsOverBfloat16Cache) {
+  at::manual_seed(7);
+  const AttentionShape shape{6, 2, 80, 32};
+  const at::Tensor positions = at::arange(70, at::kInt), table = RotaryTable(70, 80);
+  const QkvNorms norms{Rms(480, 0), Rms(160, 0), Rms(160, 0)};
+  const at::Tensor in = at::randn({70, 10 * 80});
+  for (const std::string& target : SimdTargets()) {
+    const SimdTargetScope scope(target);
+    Cache exact(shape, at::kFloat, 1, 70, 1), rounded(shape, at::kBFloat16, 1, 70, 1);
+    at::Tensor a = in.clone(), b = in.clone();
+    const at::Tensor slots = exact.Slots(0, positions);
+    const auto pairs = RotaryPairs::kHalfSplit;
+    QkvNormRotaryWrite(a, norms, table, pairs, positions, slots, shape, exact.k, exact.v);
+    QkvNormRotaryWrite(b, norms, table, pairs, positions, slots, shape, rounded.k, rounded.v);
+    EXPECT_TRUE(SameBits(a, b)) << target;
+    const auto [k, v] = ReadBack(rounded, slots);
+    EXPECT_TRUE(SameBits(k, ReadBack(exact, slots).first.to(at::kBFloat16))) << target;
+    EXPECT_TRUE(SameBits(v, ReadBack(exact, slots).second.to(at::kBFloat16))) << target;
+    at::Tensor out = at::empty({70, 480});
+    PagedAttention(b, rounded.k, rounded.v, rounded.tables, at::zeros({70}, at::kInt), positions,
+                   0.25f, shape, out);
+    const at::Tensor want = AttentionOracle(Split(b, shape, 0), k, v, positions, 0.25);
+    ExpectClose(out, want.view({70, -1}), 1e-5, 1e-5, target);
+  }
+}
+
 TEST(PagedAttention, BlockSizeAndBlockOrderChangeNoBit) {
   const at::Tensor rows = at::tensor({0, 40, 699}, at::kInt);
   at::Tensor first;
