@@ -9,7 +9,7 @@ import pytest
 import wire
 from server import DEMO, Server, run
 
-TARGETS = ["AVX3", "AVX2", "SSE4", "SSSE3", "SSE2", "EMU128"]
+TARGETS = ["AVX3", "AVX2", "SSE4", "SSSE3", "SSE2", "EMU128", "SCALAR"]
 FOLDERS = {"bhyt": DEMO / "bhyt-kjv", "simplegpt": DEMO / "simplegpt-kjv"}
 
 
