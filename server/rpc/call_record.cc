@@ -62,8 +62,9 @@ std::string_view FinishReasonName(engine::FinishReason reason) {
 }
 
 CallRecord::CallRecord(grpc::CallbackServerContext* context, std::string_view method,
-                       const base::Log* log)
-    : log_(log),
+                       const base::Log* log, std::shared_ptr<const void> calls)
+    : calls_(std::move(calls)),
+      log_(log),
       method_(method),
       id_(RequestId(*context)),
       peer_(context->peer()),

@@ -18,7 +18,10 @@ GenerateReactor::GenerateReactor(const ServedModel& model, const engine::Request
 GenerateReactor* GenerateReactor::Start(const ServedModel& model, engine::Request request,
                                         CallRecord record, v1::GenerateResponse* response) {
   auto reactor = std::make_shared<GenerateReactor>(model, request, std::move(record), response);
-  reactor->self_ = reactor;
+  {
+    const std::lock_guard<std::mutex> lock(reactor->mutex_);
+    reactor->self_ = reactor;
+  }
   const absl::Status status = reactor->call_.Submit(std::move(request), reactor);
   if (!status.ok()) {
     engine::Delta refused;
@@ -41,8 +44,12 @@ void GenerateReactor::Push(engine::Delta delta) {
 }
 
 void GenerateReactor::OnCancel() {
-  // A passed deadline is the engine's to notice, so that it is counted as one.
-  if (!record_.CancelledByDeadline(absl::Now())) call_.Cancel();
+  {
+    // A passed deadline is the engine's to notice, so that it is counted as one.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (record_.CancelledByDeadline(absl::Now())) return;
+  }
+  call_.Cancel();
 }
 
 void GenerateReactor::OnDone() {

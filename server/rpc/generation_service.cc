@@ -97,7 +97,7 @@ absl::Status DetokenizeInto(const ServedModel& model, const v1::DetokenizeReques
 grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContext* context,
                                                       const v1::GenerateRequest* request,
                                                       v1::GenerateResponse* response) {
-  CallRecord record(context, "Generate", log_);
+  CallRecord record(context, "Generate", log_, calls_);
   if (prompt_logging_ == PromptLogging::kOn) LogPrompt(*log_, record, *request);
   absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, &record);
   if (!parsed.ok()) return FinishNow(context, std::move(record), parsed.status());
@@ -107,7 +107,7 @@ grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContex
 
 grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  CallRecord record(context, "GenerateStream", log_);
+  CallRecord record(context, "GenerateStream", log_, calls_);
   if (prompt_logging_ == PromptLogging::kOn) LogPrompt(*log_, record, *request);
   absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, &record);
   if (!parsed.ok()) {
@@ -121,7 +121,7 @@ grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
 grpc::ServerUnaryReactor* GenerationService::Score(grpc::CallbackServerContext* context,
                                                    const v1::ScoreRequest* request,
                                                    v1::ScoreResponse* response) {
-  CallRecord record(context, "Score", log_);
+  CallRecord record(context, "Score", log_, calls_);
   const absl::StatusOr<const ServedModel*> model = models_->Find(request->model());
   if (!model.ok()) return FinishNow(context, std::move(record), model.status());
   record.set_model((*model)->card.name);
@@ -136,7 +136,7 @@ grpc::ServerUnaryReactor* GenerationService::Score(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
                                                       const v1::TokenizeRequest* request,
                                                       v1::TokenizeResponse* response) {
-  CallRecord record(context, "Tokenize", log_);
+  CallRecord record(context, "Tokenize", log_, calls_);
   const absl::StatusOr<const ServedModel*> model = models_->Find(request->model());
   if (!model.ok()) return FinishNow(context, std::move(record), model.status());
   record.set_model((*model)->card.name);
@@ -146,7 +146,7 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
                                                         const v1::DetokenizeRequest* request,
                                                         v1::DetokenizeResponse* response) {
-  CallRecord record(context, "Detokenize", log_);
+  CallRecord record(context, "Detokenize", log_, calls_);
   const absl::StatusOr<const ServedModel*> model = models_->Find(request->model());
   if (!model.ok()) return FinishNow(context, std::move(record), model.status());
   record.set_model((*model)->card.name);
@@ -156,7 +156,7 @@ grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* GenerationService::ListModels(grpc::CallbackServerContext* context,
                                                         const v1::ListModelsRequest*,
                                                         v1::ListModelsResponse* response) {
-  CallRecord record(context, "ListModels", log_);
+  CallRecord record(context, "ListModels", log_, calls_);
   const std::vector<ServedModel>* models = models_->models();
   if (models == nullptr) {
     return FinishNow(context, std::move(record),
@@ -169,7 +169,7 @@ grpc::ServerUnaryReactor* GenerationService::ListModels(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* GenerationService::GetModel(grpc::CallbackServerContext* context,
                                                       const v1::GetModelRequest* request,
                                                       v1::ModelInfo* response) {
-  CallRecord record(context, "GetModel", log_);
+  CallRecord record(context, "GetModel", log_, calls_);
   const absl::StatusOr<const ServedModel*> model = models_->Find(request->model());
   if (!model.ok()) return FinishNow(context, std::move(record), model.status());
   record.set_model((*model)->card.name);

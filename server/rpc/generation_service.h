@@ -2,6 +2,8 @@
 // normserve.v1.GenerationService on gRPC's callback API: finds the model, parses, starts a reactor.
 #pragma once
 
+#include <memory>
+
 #include "base/log.h"
 #include "normserve/v1/generation.grpc.pb.h"
 #include "rpc/model_table.h"
@@ -39,6 +41,7 @@ class GenerationService final : public v1::GenerationService::CallbackService {
                                      v1::ModelInfo* response) override;
 
  private:
+  const std::shared_ptr<const void> calls_ = std::make_shared<int>();  // see CallRecord
   const ModelTable* const models_;
   const base::Log* const log_;
   const PromptLogging prompt_logging_;

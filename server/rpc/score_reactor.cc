@@ -163,10 +163,10 @@ void ScoreReactor::CancelAll() {
 }
 
 void ScoreReactor::OnCancel() {
-  // A passed deadline is the engine's to notice, so that it is counted as one.
-  if (record_.CancelledByDeadline(absl::Now())) return;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    // A passed deadline is the engine's to notice, so that it is counted as one.
+    if (record_.CancelledByDeadline(absl::Now())) return;
     FailLocked(absl::CancelledError("the client cancelled the call"));
   }
   CancelAll();

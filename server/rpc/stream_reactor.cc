@@ -17,7 +17,10 @@ StreamReactor::StreamReactor(const ServedModel& model, const engine::Request& re
 StreamReactor* StreamReactor::Start(const ServedModel& model, engine::Request request,
                                     CallRecord record) {
   auto reactor = std::make_shared<StreamReactor>(model, request, std::move(record));
-  reactor->self_ = reactor;
+  {
+    const std::lock_guard<std::mutex> lock(reactor->mutex_);
+    reactor->self_ = reactor;
+  }
   const absl::Status status = reactor->call_.Submit(std::move(request), reactor);
   if (!status.ok()) {
     engine::Delta refused;
@@ -86,8 +89,12 @@ void StreamReactor::OnWriteDone(bool ok) {
 }
 
 void StreamReactor::OnCancel() {
-  // A passed deadline is the engine's to notice, so that it is counted as one.
-  if (!record_.CancelledByDeadline(absl::Now())) call_.Cancel();
+  {
+    // A passed deadline is the engine's to notice, so that it is counted as one.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (record_.CancelledByDeadline(absl::Now())) return;
+  }
+  call_.Cancel();
 }
 
 void StreamReactor::OnDone() {
