@@ -15,7 +15,9 @@ void AddModelFlags(CLI::App& app, RawOptions& raw) {
   app.add_option("--model", raw.models,
                  "A model to serve: its name in requests and its folder. Repeatable.")
       ->type_name("NAME=DIR");
-  app.add_option("--dtype", o.dtype, "Type of activations and KV cache: float32 or bfloat16.")
+  app.add_option("--dtype", o.dtype,
+                 "Type of weights and KV cache: float32 or bfloat16. Weights that a file has in "
+                 "bfloat16 stay so under float32, losslessly.")
       ->type_name("TYPE")
       ->check(Dtypes())
       ->capture_default_str();
@@ -98,7 +100,7 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
   app.add_option("--max-waiting-tokens", o.max_waiting_tokens,
                  "Most prompt tokens that wait; beyond, RESOURCE_EXHAUSTED.")
       ->type_name("TOKENS")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
       ->capture_default_str();
   app.add_flag("--no-prefix-cache", raw.no_prefix_cache,
                "Do not reuse KV blocks of equal prompt beginnings. [default: reuse]");
@@ -114,7 +116,7 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
       ->capture_default_str();
   app.add_option(
          "--simd", o.simd,
-         "Best SIMD target that kernels may use, e.g. AVX2, SSE4, EMU128. [default: the machine's]")
+         "Best SIMD target that kernels may use, e.g. AVX2, SSE4, SCALAR. [default: the machine's]")
       ->type_name("TARGET")
       ->envname("NORMSERVE_SIMD");
 }

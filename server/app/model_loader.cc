@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/model_loader.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <new>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -18,6 +22,24 @@ namespace {
 
 absl::Status Named(const std::string& name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("model '", name, "': ", status.message()));
+}
+
+// LibTorch and the standard library say by throwing that memory or threads ran out; this is where
+// that ends.
+template <typename Load>
+auto EndThrows(const Options& options, const Load& load) -> decltype(load()) {
+  try {
+    return load();
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot be held in memory: ", what.substr(0, what.find('\n'))));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("cannot be held in memory: an allocation failed");
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "--threads ", options.threads, ": the system gives no more threads: ", error.what()));
+  }
 }
 
 model::LoadOptions LoadOptionsOf(const Options& options, const std::string& name) {
@@ -128,14 +150,16 @@ absl::StatusOr<std::unique_ptr<engine::ModelRunner>> Make(const Options& options
 }  // namespace
 
 absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options) {
-  absl::StatusOr<Checkpoint> checkpoint = Load(named, options);
+  absl::StatusOr<Checkpoint> checkpoint =
+      EndThrows(options, [&] { return Load(named, options); });
   if (!checkpoint.ok()) return Named(named.name, checkpoint.status());
   return checkpoint;
 }
 
 absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& options,
                                                                 Checkpoint* checkpoint) {
-  absl::StatusOr<std::unique_ptr<engine::ModelRunner>> runner = Make(options, checkpoint);
+  absl::StatusOr<std::unique_ptr<engine::ModelRunner>> runner =
+      EndThrows(options, [&] { return Make(options, checkpoint); });
   if (!runner.ok()) return Named(checkpoint->card.name, runner.status());
   return runner;
 }

@@ -57,6 +57,19 @@ absl::StatusOr<int64_t> PositiveCount(const std::string& flag, const std::string
   return value;
 }
 
+// gRPC takes a port modulo 65536, and names no flag when it cannot listen.
+absl::Status CheckAddress(const char* flag, const std::string& address) {
+  if (address.rfind("unix:", 0) == 0) return absl::OkStatus();
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": '", address, "' is not HOST:PORT with a port of 0 to 65535"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FinishModels(const RawOptions& raw, Options* o) {
   std::set<std::string> names;
   for (const std::string& value : raw.models) {
@@ -93,6 +106,8 @@ absl::StatusOr<Options> Finish(const RawOptions& raw, bool inspect) {
   Options o = raw.options;
   o.command = inspect ? Command::kInspect : raw.check ? Command::kCheck : Command::kServe;
   NS_RETURN_IF_ERROR(inspect ? FinishInspect(raw, &o) : FinishModels(raw, &o));
+  NS_RETURN_IF_ERROR(CheckAddress("--listen", o.listen));
+  NS_RETURN_IF_ERROR(CheckAddress("--metrics-listen", o.metrics_listen));
   if (o.block_size % 16 != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--block-size: ", o.block_size, "; allowed: a multiple of 16, 16 to 1024"));

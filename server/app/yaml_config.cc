@@ -3,6 +3,10 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 namespace normserve::app {
 namespace {
 
@@ -36,11 +40,16 @@ CLI::ConfigItem Item(const std::string& key, const YAML::Node& value) {
 std::vector<CLI::ConfigItem> YamlConfig::from_config(std::istream& input) const {
   std::vector<CLI::ConfigItem> items;
   try {
-    const YAML::Node root = YAML::Load(input);
-    if (root.IsNull()) return items;
+    const std::vector<YAML::Node> documents = YAML::LoadAll(input);
+    if (documents.size() > 1) Fail("expected one document, not several parted by ---");
+    if (documents.empty() || documents[0].IsNull()) return items;
+    const YAML::Node& root = documents[0];
     if (!root.IsMap()) Fail("expected a map of flag names to values");
+    std::set<std::string> seen;
     for (const auto& entry : root) {
       const std::string key = Scalar("", entry.first);
+      // yaml-cpp keeps both, CLI11 the first: a second `model:` would be lost without a word.
+      if (!seen.insert(key).second) Fail("key '" + key + "': is given twice; several values are a list");
       if (key == "config" || app_->get_option_no_throw("--" + key) == nullptr) {
         Fail("key '" + key + "': no flag that a config file may set; --help lists them");
       }

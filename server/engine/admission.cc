@@ -32,6 +32,23 @@ absl::Status CheckLength(const Request& request, const RunnerInfo& info) {
   return absl::OkStatus();
 }
 
+// Alternatives of one request, at up to 9 bytes each: well below the 2 GiB at which protobuf cannot
+// write an answer and gRPC ends the process.
+constexpr uint64_t kMaxAlternatives = uint64_t{1} << 26;
+
+absl::Status CheckAlternatives(const Request& request, const RunnerInfo& info) {
+  const uint64_t prompt = request.prompt.size();
+  const uint64_t rows =
+      request.score_from
+          ? prompt - std::min<uint64_t>(*request.score_from, prompt)
+          : std::min<uint64_t>(request.stop.max_new_tokens, MaxSequenceTokens(info) - prompt);
+  const uint64_t alternatives = rows * request.output.top_logprobs;
+  if (alternatives <= kMaxAlternatives) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "top_logprobs: ", request.output.top_logprobs, " for up to ", rows, " tokens are ",
+      alternatives, " alternatives; allowed: at most ", kMaxAlternatives, " per answer"));
+}
+
 absl::Status CheckId(const char* field, uint32_t id, const RunnerInfo& info) {
   if (id < info.vocab_size) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -46,6 +63,7 @@ uint32_t MaxSequenceTokens(const RunnerInfo& info) {
 
 absl::Status CheckRequest(const Request& request, const RunnerInfo& info, bool has_tokenizer) {
   NS_RETURN_IF_ERROR(CheckLength(request, info));
+  NS_RETURN_IF_ERROR(CheckAlternatives(request, info));
   for (uint32_t id : request.prompt) NS_RETURN_IF_ERROR(CheckId("prompt", id, info));
   for (const auto& [id, bias] : request.sampling.logit_bias) {
     NS_RETURN_IF_ERROR(CheckId("logit_bias", id, info));

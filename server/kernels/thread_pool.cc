@@ -64,6 +64,14 @@ struct ThreadPool::State {
   float* scratch = nullptr;
   size_t scratch_floats = 0;
 
+  // Here, not in ~ThreadPool: the system may refuse a thread in the middle of the constructor.
+  ~State() {
+    stop.store(true);
+    Open();
+    for (std::thread& worker : workers) worker.join();
+    FreeScratch(scratch);
+  }
+
   static uint64_t Generation(uint64_t word) { return word / kGeneration; }
   static bool Idle(uint64_t word) { return word % kOpen == 0; }
 
@@ -146,12 +154,7 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   }
 }
 
-ThreadPool::~ThreadPool() {
-  state_->stop.store(true);
-  state_->Open();
-  for (std::thread& worker : state_->workers) worker.join();
-  FreeScratch(state_->scratch);
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }
 

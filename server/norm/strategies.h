@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of norm strategies. Adding a norm is one small file with a Plan function, one row in
-// strategies.cc and one test vector.
+// The table of norm strategies. Adding a norm is one small file with a Plan function, declared here, one
+// row in strategies.cc and one test vector; CONTRIBUTING.md has the steps.
 #pragma once
 
 #include <string>

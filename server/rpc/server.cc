@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -52,6 +53,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                                       const ModelTable* models,
                                                       const base::Log* log) {
   auto impl = std::make_unique<Impl>(options, models, log);
+  // protobuf would write a line to standard error for every string of a client's that is not UTF-8.
+  google::protobuf::SetLogHandler(nullptr);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetConnectionPolicy(&builder);

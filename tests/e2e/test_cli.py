@@ -58,6 +58,9 @@ def test_version():
     (["--model", f"a={BHYT}", "--bhyt-seq-len", "b=10"], ["--bhyt-seq-len", "'b'"]),
     (["--model", f"a={BHYT}", "--bhyt-seq-len", "a=0"], ["--bhyt-seq-len"]),
     (["--model", f"a={BHYT}", "--norm-type", "a"], ["--norm-type"]),
+    (["--model", f"a={BHYT}", "--listen", "nowhere"], ["--listen", "nowhere", "HOST:PORT"]),
+    (["--model", f"a={BHYT}", "--listen", "127.0.0.1:99999"], ["--listen", "99999", "65535"]),
+    (["--model", f"a={BHYT}", "--metrics-listen", "127.0.0.1:-1"], ["--metrics-listen", "-1"]),
     (["--model", f"a={BHYT}", "--fold", "maybe"], ["--fold", "maybe"]),
     (["--model", f"a={BHYT}", "--nonsense"], ["--nonsense"]),
     (["--model", f"a={BHYT}", "--config", "/does/not/exist.yaml"], ["exist.yaml"]),
@@ -74,14 +77,12 @@ def test_a_bad_value_is_refused_in_one_sentence_that_names_it(arguments, said):
 
 @pytest.mark.parametrize("flags,said", [
     (["--model", "a=/does/not/exist"], ["/does/not/exist"]),
-    (["--model", f"a={BHYT}", "--listen", "nowhere"], ["nowhere"]),
     (["--model", f"a={BHYT}", "--norm-type", "a=bogus"], ["bogus", "rms"]),
     (["--model", f"a={BHYT}", "--kv-cache-memory", "900T"], ["KV", "memory"]),
 ])
 def test_what_only_loading_can_find_ends_in_an_error(flags, said):
     # Free ports, whatever else runs on this machine.
-    ports = [] if "--listen" in flags else ["--listen", "127.0.0.1:0"]
-    result = run(*flags, *ports, "--metrics-listen", "127.0.0.1:0")
+    result = run(*flags, "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
     assert result.returncode not in (0, 2) and result.returncode > 0, result
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("normserve: ")
