@@ -49,7 +49,9 @@ std::vector<CLI::ConfigItem> YamlConfig::from_config(std::istream& input) const 
     for (const auto& entry : root) {
       const std::string key = Scalar("", entry.first);
       // yaml-cpp keeps both, CLI11 the first: a second `model:` would be lost without a word.
-      if (!seen.insert(key).second) Fail("key '" + key + "': is given twice; several values are a list");
+      if (!seen.insert(key).second) {
+        Fail("key '" + key + "': is given twice; several values are a list");
+      }
       if (key == "config" || app_->get_option_no_throw("--" + key) == nullptr) {
         Fail("key '" + key + "': no flag that a config file may set; --help lists them");
       }
