@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/request_parser.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,10 +64,27 @@ absl::StatusOr<std::vector<uint32_t>> CheckedIds(std::string_view field, const v
   return std::vector<uint32_t>(ids.ids().begin(), ids.ids().end());
 }
 
+namespace {
+
+// Encoding runs on gRPC's threads, where a very long text would hold up other calls. No text beyond
+// this fits the context: a token of ordinary text has about 4 bytes.
+size_t MaxTextBytes(const ServedModel& model) {
+  constexpr size_t kLeast = size_t{1} << 20;
+  constexpr size_t kBytesPerToken = 64;
+  return std::max(kLeast, kBytesPerToken * model.engine->runner_info().max_context_tokens);
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<uint32_t>> EncodedText(std::string_view field, std::string_view text,
                                                   std::optional<bool> add_special,
                                                   const ServedModel& model) {
   NS_RETURN_IF_ERROR(NeedsTokenizer(field, model));
+  const size_t limit = MaxTextBytes(model);
+  if (text.size() > limit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(field), ": ", text.size(), " bytes; allowed: at most ", limit));
+  }
   absl::StatusOr<std::vector<uint32_t>> ids = model.tokenizer->EncodePrompt(text, add_special);
   if (!ids.ok()) {
     return absl::Status(ids.status().code(),

@@ -10,6 +10,8 @@ namespace normserve::rpc {
 namespace {
 
 constexpr int kMaxItems = 1024;
+// Of a whole answer: protobuf cannot write a message beyond 2 GiB, and gRPC aborts on trying.
+constexpr uint64_t kMaxAlternatives = uint64_t{1} << 26;
 
 // All tokens, and how many of them are only context.
 struct Span {
@@ -76,6 +78,7 @@ absl::StatusOr<std::vector<ScoreWork>> ParseScore(const v1::ScoreRequest& messag
   std::optional<bool> add_special;
   if (message.has_add_special_tokens()) add_special = message.add_special_tokens();
 
+  uint64_t scored_tokens = 0;
   std::vector<ScoreWork> work;
   work.reserve(message.items_size());
   for (int i = 0; i < message.items_size(); ++i) {
@@ -92,7 +95,13 @@ absl::StatusOr<std::vector<ScoreWork>> ParseScore(const v1::ScoreRequest& messag
     one.request.output.logprobs = true;
     one.request.output.top_logprobs = message.top_logprobs();
     one.request.priority = message.priority();
+    scored_tokens += one.request.prompt.size() - *one.request.score_from;
     work.push_back(std::move(one));
+  }
+  if (scored_tokens * message.top_logprobs() > kMaxAlternatives) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_logprobs: ", message.top_logprobs(), " for each of ", scored_tokens,
+                     " tokens; allowed: at most ", kMaxAlternatives, " alternatives in a call"));
   }
   return work;
 }

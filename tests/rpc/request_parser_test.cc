@@ -260,5 +260,30 @@ TEST_F(RequestParserTest, BadScoreItemsAreNamed) {
   }
 }
 
+// gRPC aborts the process when an answer cannot be written, which protobuf cannot beyond 2 GiB.
+TEST_F(RequestParserTest, AScoreCallsItemsTogetherStayBelowTheLargestAnswer) {
+  v1::ScoreRequest message;
+  message.set_top_logprobs(model_.engine->runner_info().vocab_size);
+  for (int i = 0; i < 1024; ++i) {
+    v1::TokenIds* ids = message.add_items()->mutable_token_ids();
+    for (int t = 0; t < 256; ++t) ids->add_ids(1);
+  }
+  const absl::Status status = ParseScore(message, model_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("top_logprobs: "));
+  message.mutable_items()->RemoveLast();
+  message.set_top_logprobs(200);
+  EXPECT_TRUE(ParseScore(message, model_).ok());
+}
+
+// Encoding takes a thread that other calls need: a text of many megabytes held up health checks.
+TEST_F(RequestParserTest, ATextThatCannotFitIsRefusedBeforeItIsEncoded) {
+  v1::GenerateRequest message;
+  message.set_text(std::string((1 << 20) + 1, 'x'));
+  const absl::Status status = ParseGenerate(message, model_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("text: 1048577 bytes; allowed"));
+}
+
 }  // namespace
 }  // namespace normserve::rpc
