@@ -20,6 +20,13 @@ constexpr double kHiddenTolerance = 1e-4;  // relative to the array's largest va
 constexpr double kBf16Max = 0.25;
 constexpr double kBf16Mean = 0.03;
 
+// Absolute for what the authors' code recorded. Ours include layers that nothing normalises, with logits
+// of 30: there float32's own rounding is 1e-4 and moves with the compiler, so the bound grows with them.
+double LogitsTolerance(const std::string& directory, const at::Tensor& expected) {
+  if (directory.rfind("golden_own/", 0) != 0) return kLogitsTolerance;
+  return kLogitsTolerance * std::max(1.0, expected.abs().max().item<double>() / 10.0);
+}
+
 std::string BaseName(const std::string& directory) {
   return std::filesystem::path(directory).filename();
 }
@@ -103,7 +110,8 @@ TEST_P(GoldenTest, LogitsAndEveryLayerMatch) {
     SequenceRunner runner(*lm, static_cast<int64_t>(rows.size()), 16);
     const at::Tensor logits = runner.Feed(rows, &seen);
     CheckIntermediates(golden, seen, fold == Fold::kOn);
-    EXPECT_LE(MaxAbsDifference(logits, golden.Array("logits")), kLogitsTolerance);
+    EXPECT_LE(MaxAbsDifference(logits, golden.Array("logits")),
+              LogitsTolerance(GetParam(), golden.Array("logits")));
     if (golden.Has("logits_folded")) {
       EXPECT_LE(MaxAbsDifference(logits, golden.Array("logits_folded")), kLogitsTolerance);
     }
