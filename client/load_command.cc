@@ -140,8 +140,11 @@ void AddLoopFlags(CLI::App* command, LoadOptions* options) {
   const char* group = "Load";
   LoadPlan* plan = &options->plan;
   command
-      ->add_option("-c,--concurrency", plan->concurrency,
-                   "requests in flight; with --rate the most in flight (0 = no limit)")
+      ->add_option(
+          "-c,--concurrency", plan->concurrency,
+          "workers, each with one request in flight; after a refusal (RESOURCE_EXHAUSTED, "
+          "UNAVAILABLE) a worker backs off: 10 ms, doubling to 1 s, jittered. With --rate: "
+          "the most in flight (0 = no limit), never backing off")
       ->capture_default_str()
       ->group(group);
   command->add_option("--rate", plan->rate_per_s, "open loop: requests per second to offer")

@@ -50,18 +50,21 @@ void LoadRun::RunLoop(const OnProgress& on_progress) {
   output_tokens_ = 0;
   start_ns_ = NowNs();
   arrivals_.reset();
-  if (plan_.rate_per_s) arrivals_.emplace(plan_.arrival, *plan_.rate_per_s, plan_.seed);
+  workers_.reset();
+  if (plan_.rate_per_s) {
+    arrivals_.emplace(plan_.arrival, *plan_.rate_per_s, plan_.seed);
+  } else {
+    workers_.emplace(plan_.concurrency, plan_.seed);
+  }
   while (!stop_) {
     const int64_t now = NowNs();
     const std::optional<int64_t> due = NextSendNs(now);
     if (!due) break;
-    if (HasPlace() && *due <= now) {
+    if (*due <= now) {
       Send(&lock, arrivals_ ? *due : 0);
       continue;
     }
-    // Without a place only an ending call (a notification) or the end of the run changes anything.
-    const int64_t end = plan_.duration_s > 0 ? start_ns_ + ToNs(plan_.duration_s) : INT64_MAX;
-    WaitUntil(&lock, HasPlace() ? std::min(*due, end) : end, on_progress);
+    WaitUntil(&lock, std::min(*due, EndNs()), on_progress);
   }
   outcome_.interrupted = stop_;
   CountUnsent(NowNs());
@@ -69,28 +72,28 @@ void LoadRun::RunLoop(const OnProgress& on_progress) {
   outcome_.seconds = static_cast<double>(NowNs() - start_ns_) / 1e9;
 }
 
-std::optional<int64_t> LoadRun::NextSendNs(int64_t now_ns) const {
-  if (plan_.requests > 0 && sent_ >= plan_.requests) return std::nullopt;
-  const int64_t due = arrivals_ ? start_ns_ + arrivals_->next_ns() : now_ns;
-  if (plan_.duration_s > 0) {
-    const int64_t end = start_ns_ + ToNs(plan_.duration_s);
-    if (now_ns >= end || due >= end) return std::nullopt;
-  }
-  return due;
+int64_t LoadRun::EndNs() const {
+  return plan_.duration_s > 0 ? start_ns_ + ToNs(plan_.duration_s) : INT64_MAX;
 }
 
-bool LoadRun::HasPlace() const {
-  if (arrivals_ && plan_.concurrency == 0) return true;
-  return in_flight_ < plan_.concurrency;
+std::optional<int64_t> LoadRun::NextSendNs(int64_t now_ns) const {
+  if (plan_.requests > 0 && sent_ >= plan_.requests) return std::nullopt;
+  if (now_ns >= EndNs()) return std::nullopt;
+  if (workers_) return workers_->NextSendNs();
+  const int64_t due = start_ns_ + arrivals_->next_ns();
+  if (due >= EndNs()) return std::nullopt;
+  const bool has_place = plan_.concurrency == 0 || in_flight_ < plan_.concurrency;
+  return has_place ? due : INT64_MAX;
 }
 
 void LoadRun::Send(Lock* lock, int64_t intended_ns) {
   ++sent_;
   if (arrivals_) arrivals_->Advance();
+  const uint32_t refusals = workers_ ? workers_->Take() : 0;
   const v1::GenerateRequest* request = &requests_[next_request_ % requests_.size()];
   Stub* stub = stubs_[next_request_ % stubs_.size()].get();
   ++next_request_;
-  auto* call = new StreamCall(connection_, intended_ns, this);
+  auto* call = new StreamCall(connection_, intended_ns, refusals, this);
   active_.insert(call);
   ++in_flight_;
   // gRPC may call back before Start returns.
@@ -109,6 +112,7 @@ void LoadRun::CallEnded(CallRecord record) {
   // this.
   const Lock lock(mutex_);
   --in_flight_;
+  if (workers_) workers_->Release(record.refusals, record.status.code(), record.end_ns);
   output_tokens_ += record.output_tokens;
   outcome_.records.push_back(std::move(record));
   changed_.notify_one();
@@ -136,8 +140,7 @@ void LoadRun::CountUnsent(int64_t now_ns) {
   outcome_.unsent = 0;
   if (arrivals_) {
     // What was due by now (or by the end of the run, if that came first) and still stands in line.
-    const int64_t end =
-        plan_.duration_s > 0 ? std::min(now_ns, start_ns_ + ToNs(plan_.duration_s)) : now_ns;
+    const int64_t end = std::min(now_ns, EndNs());
     Arrivals rest = *arrivals_;
     while (start_ns_ + rest.next_ns() < end &&
            (plan_.requests == 0 || sent_ + outcome_.unsent < plan_.requests)) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends a load and measures it. Closed loop: a fixed number of requests in flight. Open loop: at
+// Sends a load and measures it. Closed loop: a fixed number of workers with one request in flight
+// each, which back off from a server that refuses (workers.h). Open loop, which never backs off: at
 // times set beforehand (arrivals.h), and latency counts from those times, so that a client that
 // falls behind shows it instead of hiding it.
 #pragma once
@@ -16,6 +17,7 @@
 #include "client/arrivals.h"
 #include "client/connection.h"
 #include "client/stream_call.h"
+#include "client/workers.h"
 
 namespace normserve::client {
 
@@ -67,9 +69,10 @@ class LoadRun final : private CallListener {
  private:
   using Lock = std::unique_lock<std::mutex>;
   void RunLoop(const OnProgress& on_progress);
-  // When the next request may go; nullopt: the run has no more to send.
+  // When the next request may go, INT64_MAX: not before a call ends; nullopt: the run has no more
+  // to send.
   std::optional<int64_t> NextSendNs(int64_t now_ns) const;
-  bool HasPlace() const;
+  int64_t EndNs() const;  // of duration_s; INT64_MAX without one
   void Send(Lock* lock, int64_t intended_ns);
   void CallEnding(StreamCall* call) override;
   void CallEnded(CallRecord record) override;
@@ -89,7 +92,8 @@ class LoadRun final : private CallListener {
   bool stop_ = false;
   std::unordered_set<StreamCall*> active_;  // may be cancelled
   uint64_t in_flight_ = 0;                  // sent and not ended; >= active_.size()
-  std::optional<Arrivals> arrivals_;
+  std::optional<Arrivals> arrivals_;        // open loop
+  std::optional<Workers> workers_;          // closed loop
   int64_t start_ns_ = 0;
   uint64_t sent_ = 0;
   uint64_t next_request_ = 0;  // goes on from the warm-up, so that its prompts are not repeated

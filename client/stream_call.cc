@@ -15,11 +15,12 @@ int64_t NowNs() {
       .count();
 }
 
-StreamCall::StreamCall(const ConnectionOptions& connection, int64_t intended_ns,
+StreamCall::StreamCall(const ConnectionOptions& connection, int64_t intended_ns, uint32_t refusals,
                        CallListener* listener)
     : listener_(listener) {
   PrepareContext(connection, &context_);
   record_.intended_ns = intended_ns;
+  record_.refusals = refusals;
 }
 
 void StreamCall::Start(Stub* stub, const v1::GenerateRequest* request) {

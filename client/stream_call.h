@@ -22,6 +22,7 @@ struct CallRecord {
   int64_t sent_ns = 0;
   int64_t first_token_ns = 0;
   int64_t end_ns = 0;
+  uint32_t refusals = 0;       // closed loop: of its worker in a row, before this call
   uint32_t prompt_tokens = 0;  // from the server's usage
   uint32_t output_tokens = 0;  // ids received
   // Nanoseconds between tokens; a message with k ids, t after the one before, gives k samples of
@@ -47,7 +48,8 @@ class CallListener {
 class StreamCall final : public grpc::ClientReadReactor<v1::GenerateChunk> {
  public:
   // `listener` and what Start takes outlive the call.
-  StreamCall(const ConnectionOptions& connection, int64_t intended_ns, CallListener* listener);
+  StreamCall(const ConnectionOptions& connection, int64_t intended_ns, uint32_t refusals,
+             CallListener* listener);
   void Start(Stub* stub, const v1::GenerateRequest* request);
   void Cancel() { context_.TryCancel(); }
 

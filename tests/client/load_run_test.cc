@@ -158,6 +158,30 @@ TEST_F(LoadRunTest, ErrorsAreCountedByCode) {
   EXPECT_EQ(report.errors.at("RESOURCE_EXHAUSTED"), 2u);
 }
 
+// A loop without a rest sends thousands of calls in this time. Rests are 5, 10, 20, ... ms at
+// least: a worker gets no eighth call in before 635 ms.
+TEST_F(LoadRunTest, AClosedLoopBacksOffFromAServerThatRefuses) {
+  service_.fail_from = 0;
+  LoadPlan plan;
+  plan.concurrency = 2;
+  plan.duration_s = 0.6;
+  const LoadReport report = Report(plan, Run(plan), 50);
+  EXPECT_EQ(report.succeeded, 0u);
+  EXPECT_GE(report.errors.at("RESOURCE_EXHAUSTED"), 2u);
+  EXPECT_LE(report.errors.at("RESOURCE_EXHAUSTED"), 14u);
+}
+
+TEST_F(LoadRunTest, AnOpenLoopKeepsItsRateAgainstAServerThatRefuses) {
+  service_.fail_from = 0;
+  LoadPlan plan;
+  plan.rate_per_s = 100;
+  plan.concurrency = 0;
+  plan.requests = 40;
+  const LoadOutcome outcome = Run(plan);
+  EXPECT_EQ(outcome.records.size(), 40u);
+  EXPECT_EQ(outcome.unsent, 0u);
+}
+
 TEST_F(LoadRunTest, WarmupIsNotMeasured) {
   LoadPlan plan;
   plan.requests = 5;
