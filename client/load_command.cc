@@ -16,6 +16,7 @@
 #include "client/load_report.h"
 #include "client/progress_bar.h"
 #include "client/prompts.h"
+#include "nlohmann/json.hpp"
 
 namespace normserve::client {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "client/latency.h"
 #include "client/load_run.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace normserve::client {
 

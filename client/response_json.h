@@ -2,7 +2,7 @@
 // Responses as JSON for people and scripts: enums by short name, ids as numbers.
 #pragma once
 
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "normserve/v1/generation.pb.h"
 
 namespace normserve::client {

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "client/flag_values.h"
 #include "client/response_json.h"
+#include "nlohmann/json.hpp"
 
 namespace normserve::client {
 namespace {

@@ -16,6 +16,12 @@ if(NORMSERVE_SANITIZE)
   endif()
 endif()
 
+# ns_cold(TARGET): what never runs in a step (command lines, reports, tests) is optimised little: it is most
+# of the sources, and costs half as long to compile so.
+function(ns_cold name)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # ns_library(NAME [SOURCES ...] [PUBLIC ...] [PRIVATE ...]): a static library of one folder. PUBLIC are
 # the libraries whose headers its own headers include; the folder arrows of docs/architecture.md.
 function(ns_library name)
@@ -30,6 +36,7 @@ endfunction()
 function(ns_test name)
   cmake_parse_arguments(A "" "" "SOURCES;LIBS;ENV" ${ARGN})
   add_executable(${name} ${A_SOURCES})
+  ns_cold(${name})
   target_link_libraries(${name} PRIVATE ns_options ${A_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/server)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}/tests)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Glue of PackWeight, Linear, Embed and GatherRows on the CPU: argument contracts, packing, threads.
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>

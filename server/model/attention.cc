@@ -2,7 +2,7 @@
 // Four calls of kernels.
 #include "model/attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace normserve::model {
 

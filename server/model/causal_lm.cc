@@ -2,7 +2,8 @@
 // The forward pass over a loaded model.
 #include "model/causal_lm.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 

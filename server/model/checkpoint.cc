@@ -2,7 +2,7 @@
 // Opens single and sharded checkpoints and hands out tensors by name, shape checked first.
 #include "model/checkpoint.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,8 @@
 // Growing the shared buffers, and what a probe sees of fused norms.
 #include "model/layer_step.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 

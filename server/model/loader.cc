@@ -3,7 +3,8 @@
 // by layer read, fold, pack, so that at most one layer is held twice.
 #include "model/loader.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 
 #include <cmath>
 #include <memory>

@@ -2,7 +2,7 @@
 // Three calls of kernels.
 #include "model/mlp.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace normserve::model {
 

@@ -3,7 +3,16 @@
 // it does there.
 #include "model/rope.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/logical_and.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,9 @@
 // Maps a safetensors file and hands out its tensors.
 #include "model/safetensors.h"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // BHyT and BHyT-line (arXiv 2601.09719): the first point measures the row's mean square, the second
 // derives its own from it. One strategy: the two differ only in where the authors' code computes.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 

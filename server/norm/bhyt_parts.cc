@@ -2,7 +2,9 @@
 // The arithmetic of BHyT's load-time constants, all in double and rounded once to float.
 #include "norm/bhyt_parts.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/matmul.h>
 
 #include <cmath>
 

@@ -2,7 +2,9 @@
 // The exact folds, one small function each.
 #include "norm/fold.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mv.h>
 
 #include "absl/strings/str_cat.h"
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace normserve::client {
 namespace {

@@ -3,7 +3,9 @@
 // checks nothing that a hostile file could get wrong.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

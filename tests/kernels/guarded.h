@@ -3,7 +3,10 @@
 // a band of sentinels that a kernel must not touch.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

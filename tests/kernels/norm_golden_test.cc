@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The norm vectors that the authors' code produced (golden/norm_ops), on every Highway target. Every
 // entry of norm_ops.json is either checked here or in qkv_test.cc, or refused by name with its reason.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -2,6 +2,9 @@
 // See oracle.h.
 #include "kernels/oracle.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <cmath>
 #include <vector>
 

@@ -3,7 +3,8 @@
 // activation dtype. Written from the formulas, sharing no code with the kernels.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include "kernels/ops.h"
 

@@ -2,6 +2,8 @@
 // Writing small checkpoints.
 #include "model/crafted_checkpoint.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

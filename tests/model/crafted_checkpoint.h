@@ -2,7 +2,8 @@
 // Small checkpoints written by tests: a valid one of every kind, to be bent out of shape.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <map>

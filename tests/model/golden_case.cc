@@ -2,6 +2,11 @@
 // Reading golden folders, and stepping a model by hand.
 #include "model/golden_case.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,7 +2,8 @@
 // One folder of golden data, and running a model over its sequences by hand: no scheduler, no engine.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <map>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The golden arrays that exist for one case only: T in c_attn, calibration, left padding, a second
 // checkpoint in one folder, and the trained demo models.
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

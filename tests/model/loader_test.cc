@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are not right: each is refused with a sentence that names file and tensor or key,
 // and nothing is ever made up for a missing norm parameter.
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

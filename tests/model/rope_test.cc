@@ -3,7 +3,9 @@
 // Also vllm-project/vllm 9481: both spellings of the type key.
 #include "model/rope.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -3,6 +3,8 @@
 // none may be read past its end (run it under the address sanitizer too).
 #include "model/safetensors.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

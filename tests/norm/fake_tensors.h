@@ -2,7 +2,10 @@
 // A TensorSource in memory, that remembers what was asked for.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 
 #include <map>
 #include <set>

@@ -2,7 +2,15 @@
 // Speed of the CPU kernels. Linear walks over several copies of its matrix, 160 MiB in all, so that at
 // one row the weights come from memory and not from a cache; read_bandwidth is the bound to compare
 // with. Run alone on an idle machine: kernels_bench --benchmark_filter=Linear
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros_like.h>
 #include <benchmark/benchmark.h>
 
 #include <atomic>
