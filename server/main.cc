@@ -144,8 +144,8 @@ absl::Status Check(const app::Options& options) {
     NS_RETURN_IF_ERROR(app::MakeRunner(options, &checkpoint).status());
     std::fputs(app::CheckLine(checkpoint).c_str(), stdout);
   }
-  std::fputs(absl::StrCat("gRPC on ", options.listen, ", metrics on ", options.metrics_listen,
-                          ": all checks passed\n")
+  std::fputs(absl::StrCat("all checks passed; would serve gRPC on ", options.listen,
+                          " and metrics on ", options.metrics_listen, " (not opened by --check)\n")
                  .c_str(),
              stdout);
   return absl::OkStatus();

@@ -37,10 +37,14 @@ absl::StatusOr<uint32_t> CacheBlocks(const CacheRequest& request) {
                                                    request.block_size, " tokens takes ",
                                                    FormatByteSize(block_bytes)));
   }
-  if (blocks > std::numeric_limits<uint64_t>::max() / block_bytes ||
-      (request.free_bytes > 0 && blocks * block_bytes > request.free_bytes)) {
+  constexpr uint64_t kMostBytes = std::numeric_limits<uint64_t>::max();
+  const uint64_t free_bytes = request.free_bytes > 0 ? request.free_bytes : kMostBytes;
+  if (blocks > free_bytes / block_bytes) {
+    const uint64_t needed = blocks > kMostBytes / block_bytes ? kMostBytes : blocks * block_bytes;
     return absl::InvalidArgumentError(
-        absl::StrCat(what, ": more than the free memory of ", FormatByteSize(request.free_bytes)));
+        absl::StrCat(what, ": takes ", FormatByteSize(needed), ", more than the free memory of ",
+                     FormatByteSize(free_bytes), "; allowed: at most ",
+                     free_bytes / block_bytes * request.block_size, " tokens"));
   }
   // Slots are int32 in a batch.
   const uint64_t most_blocks = std::numeric_limits<int32_t>::max() / request.block_size;

@@ -13,7 +13,8 @@ CLI::IsMember Folds() { return OneOf({"auto", "on", "off"}); }
 void AddModelFlags(CLI::App& app, RawOptions& raw) {
   Options& o = raw.options;
   app.add_option("--model", raw.models,
-                 "A model to serve: its name in requests and its folder. Repeatable.")
+                 "A model to serve: its name in requests (1 to 128 letters, digits, and . _ - : /) and "
+                 "its folder. Repeatable.")
       ->type_name("NAME=DIR");
   app.add_option("--dtype", o.dtype,
                  "Type of weights and KV cache: float32 or bfloat16. Weights that a file has in "
@@ -76,7 +77,8 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
       ->capture_default_str();
   CLI::Option* tokens =
       app.add_option("--kv-cache-tokens", raw.kv_cache_tokens,
-                     "Size of each model's KV cache, in tokens. [default: from free memory]")
+                     "Size of each model's KV cache, in tokens, rounded up to whole blocks. [default: from "
+                     "free memory]")
           ->type_name("TOKENS");
   app.add_option("--kv-cache-memory", raw.kv_cache_memory,
                  "Size of each model's KV cache, in bytes (suffixes K, M, G, T). [default: what "

@@ -2,18 +2,20 @@
 #include "app/generation_config.h"
 
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 
 namespace normserve::app {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr uint64_t kMaxFileBytes = 16 << 20;
 
 // Reads keys of one file. The first fault is kept and named.
 class Reader {
@@ -74,8 +76,8 @@ absl::StatusOr<rpc::GenerationDefaults> LoadGenerationDefaults(const std::string
   const std::string path = (std::filesystem::path(directory) / "generation_config.json").string();
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return rpc::GenerationDefaults();
-  std::ifstream file(path);
-  const Json json = Json::parse(file, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  NS_ASSIGN_OR_RETURN(const std::string text, base::ReadRegularFile(path, kMaxFileBytes));
+  const Json json = Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is not a JSON object"));
   }

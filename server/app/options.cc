@@ -2,20 +2,27 @@
 #include "app/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "app/byte_size.h"
 #include "app/flags.h"
+#include "app/unexpected_argument.h"
 #include "app/version.h"
 #include "app/yaml_config.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 
 namespace normserve::app {
@@ -48,11 +55,15 @@ absl::StatusOr<std::map<std::string, std::string>> PerModel(const char* flag,
   return out;
 }
 
-absl::StatusOr<int64_t> PositiveCount(const std::string& flag, const std::string& text) {
+constexpr int64_t kMostSeqLen = int64_t{1} << 40;
+constexpr int64_t kMostCacheTokens = std::numeric_limits<int32_t>::max();  // slots are int32
+
+absl::StatusOr<int64_t> PositiveCount(const std::string& flag, const std::string& text,
+                                      int64_t most) {
   int64_t value = 0;
-  if (!absl::SimpleAtoi(text, &value) || value < 1 || value > (int64_t{1} << 40)) {
+  if (!absl::SimpleAtoi(text, &value) || value < 1 || value > most) {
     return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": '", text, "'; allowed: a number of 1 or more"));
+        absl::StrCat(flag, ": '", text, "'; allowed: a number of 1 to ", most));
   }
   return value;
 }
@@ -70,10 +81,23 @@ absl::Status CheckAddress(const char* flag, const std::string& address) {
   return absl::OkStatus();
 }
 
+// A name goes into requests, metrics, logs and health checks: nothing there needs quoting.
+absl::Status CheckName(const std::string& name) {
+  constexpr size_t kMostBytes = 128;
+  const bool known = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || std::string_view("._-:/").find(c) != std::string_view::npos;
+  });
+  if (known && !name.empty() && name.size() <= kMostBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--model: the name '", absl::CEscape(name), "' (", name.size(),
+                   " bytes); allowed: 1 to ", kMostBytes, " letters, digits, and . _ - : /"));
+}
+
 absl::Status FinishModels(const RawOptions& raw, Options* o) {
   std::set<std::string> names;
   for (const std::string& value : raw.models) {
     NS_ASSIGN_OR_RETURN(Pair pair, SplitPair("--model", value));
+    NS_RETURN_IF_ERROR(CheckName(pair.first));
     if (!names.insert(pair.first).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("--model: the name '", pair.first, "' is given twice"));
@@ -86,7 +110,7 @@ absl::Status FinishModels(const RawOptions& raw, Options* o) {
   NS_ASSIGN_OR_RETURN(o->norm_types, PerModel("--norm-type", raw.norm_types, o->models));
   NS_ASSIGN_OR_RETURN(const auto lengths, PerModel("--bhyt-seq-len", raw.bhyt_seq_lens, o->models));
   for (const auto& [name, text] : lengths) {
-    NS_ASSIGN_OR_RETURN(o->bhyt_seq_lens[name], PositiveCount("--bhyt-seq-len " + name, text));
+    NS_ASSIGN_OR_RETURN(o->bhyt_seq_lens[name], PositiveCount("--bhyt-seq-len " + name, text, kMostSeqLen));
   }
   return absl::OkStatus();
 }
@@ -97,7 +121,7 @@ absl::Status FinishInspect(const RawOptions& raw, Options* o) {
   if (!raw.inspect_norm_type.empty()) o->norm_types[o->models[0].name] = raw.inspect_norm_type;
   if (!raw.inspect_bhyt_seq_len.empty()) {
     NS_ASSIGN_OR_RETURN(o->bhyt_seq_lens[o->models[0].name],
-                        PositiveCount("--bhyt-seq-len", raw.inspect_bhyt_seq_len));
+                        PositiveCount("--bhyt-seq-len", raw.inspect_bhyt_seq_len, kMostSeqLen));
   }
   return absl::OkStatus();
 }
@@ -113,7 +137,8 @@ absl::StatusOr<Options> Finish(const RawOptions& raw, bool inspect) {
         absl::StrCat("--block-size: ", o.block_size, "; allowed: a multiple of 16, 16 to 1024"));
   }
   if (!raw.kv_cache_tokens.empty()) {
-    NS_ASSIGN_OR_RETURN(o.kv_cache_tokens, PositiveCount("--kv-cache-tokens", raw.kv_cache_tokens));
+    NS_ASSIGN_OR_RETURN(o.kv_cache_tokens, PositiveCount("--kv-cache-tokens", raw.kv_cache_tokens,
+                                                         kMostCacheTokens));
   }
   if (!raw.kv_cache_memory.empty()) {
     const absl::StatusOr<uint64_t> bytes = ParseByteSize(raw.kv_cache_memory);
@@ -138,7 +163,10 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv) {
   CLI::App app("normserve serves BHyT, SimpleGPT and Llama checkpoints over gRPC.", "normserve");
   app.set_version_flag("--version", VersionLine());
   app.set_config("--config", "", "Read flags from this YAML file, by their long names.")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check([](const std::string& path) {
+        return std::string(base::CheckRegularFile(path).message());
+      });
   app.config_formatter(std::make_shared<YamlConfig>(&app));
   app.allow_config_extras(CLI::config_extras_mode::error);
   AddFlags(app, raw);
@@ -150,6 +178,10 @@ ParsedCommandLine ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::FileError& missing) {
     parsed.exit_code = 2;
     parsed.error = absl::StrCat("normserve: --config: ", missing.what());
+    return parsed;
+  } catch (const CLI::ExtrasError&) {
+    parsed.exit_code = 2;
+    parsed.error = absl::StrCat("normserve: ", UnexpectedArgument(app));
     return parsed;
   } catch (const CLI::ParseError& outcome) {
     std::ostringstream out;

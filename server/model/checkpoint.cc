@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 #include "model/json_fields.h"
 
@@ -49,7 +50,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenSharded(
     const std::string& directory, const std::string& index_path) {
-  NS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index_path, kMaxIndexBytes));
+  NS_ASSIGN_OR_RETURN(const std::string text, base::ReadRegularFile(index_path, kMaxIndexBytes));
   NS_ASSIGN_OR_RETURN(const nlohmann::json index, ParseJsonObject(text, index_path));
   const auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object()) {

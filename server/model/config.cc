@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 #include "model/config_parts.h"
 
@@ -113,12 +114,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, const std:
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
   const std::string file = directory + "/config.json";
-  NS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxConfigBytes));
+  NS_ASSIGN_OR_RETURN(const std::string text, base::ReadRegularFile(file, kMaxConfigBytes));
   NS_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, file));
   const std::string generation = directory + "/generation_config.json";
   std::error_code error;
   if (std::filesystem::exists(generation, error)) {
-    NS_ASSIGN_OR_RETURN(const std::string more, ReadTextFile(generation, kMaxConfigBytes));
+    NS_ASSIGN_OR_RETURN(const std::string more, base::ReadRegularFile(generation, kMaxConfigBytes));
     NS_ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJsonObject(more, generation));
     NS_RETURN_IF_ERROR(AddEos(JsonFields(parsed, generation), config));
   }

@@ -3,9 +3,7 @@
 #include "model/json_fields.h"
 
 #include <cmath>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -71,23 +69,6 @@ absl::StatusOr<json> ParseJsonObject(std::string_view text, const std::string& w
         absl::StrCat(where, ": key \"", duplicate, "\" appears twice"));
   }
   return parsed;
-}
-
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t max_bytes) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
-  const std::streamoff size = file.tellg();
-  if (size < 0) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  if (static_cast<uint64_t>(size) > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": has ", size, " bytes; allowed: at most ", max_bytes));
-  }
-  std::string text(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), size)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  }
-  return text;
 }
 
 const json* JsonFields::Find(const std::string& key) const {

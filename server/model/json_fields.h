@@ -19,9 +19,6 @@ inline constexpr int kMaxJsonDepth = 32;
 // Parses an object. `where` (a file name) opens each message.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& where);
 
-// Reads a file of at most max_bytes.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t max_bytes);
-
 // Typed access to one object, which must outlive it. A key that is absent, null or the string "None"
 // (as the BHyT code writes what its YAML left out) counts as absent.
 class JsonFields {

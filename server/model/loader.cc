@@ -315,7 +315,15 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOp
     return absl::InvalidArgumentError("dtype: allowed: float32, bfloat16");
   }
   NS_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
-  if (options.norm_type) config.norm_type = *options.norm_type;
+  if (options.norm_type) {
+    const norm::Family family = FamilyOf(config.architecture);
+    if (!norm::IsKnownNormType(family, *options.norm_type)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--norm-type is \"", *options.norm_type, "\"; allowed for architecture ",
+                       ArchitectureName(config.architecture), ": ", norm::KnownNormTypes(family)));
+    }
+    config.norm_type = *options.norm_type;
+  }
   if (options.bhyt_seq_len) {
     if (*options.bhyt_seq_len < 1) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 
 namespace normserve::model {
@@ -47,6 +48,7 @@ class FileDescriptor {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+  NS_RETURN_IF_ERROR(base::CheckRegularFile(path));
   const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) {
     return absl::NotFoundError(absl::StrCat(path, ": cannot be opened: ", strerror(errno)));

@@ -2,6 +2,7 @@
 // norm_type -> strategy. A constexpr table: registration by static objects gets dropped by linkers.
 #include "norm/strategies.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -47,6 +48,12 @@ std::string KnownNormTypes(Family family) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", base::Absl(row.norm_type));
   }
   return names;
+}
+
+bool IsKnownNormType(Family family, std::string_view norm_type) {
+  return std::any_of(kStrategies.begin(), kStrategies.end(), [&](const Row& row) {
+    return row.family == family && row.norm_type == norm_type;
+  });
 }
 
 absl::StatusOr<NormPlan> PlanNorms(const NormInputs& inputs) {

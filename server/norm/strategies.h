@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "norm/norm_inputs.h"
@@ -16,6 +17,7 @@ absl::StatusOr<NormPlan> PlanNorms(const NormInputs& inputs);
 
 // "rms, bhyt, ...": the names that a family knows, for messages.
 std::string KnownNormTypes(Family family);
+bool IsKnownNormType(Family family, std::string_view norm_type);
 
 // One function per strategy file; each is pure.
 absl::StatusOr<NormPlan> PlanRms(const NormInputs& inputs);

@@ -2,6 +2,7 @@
 // The small parts of starting: sizes, generation_config.json, the ready file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -66,6 +67,15 @@ TEST(CacheSizeTest, FlagsDecideAndAreChecked) {
   EXPECT_EQ(*CacheBlocks(request), 3u);
   request.memory_bytes = uint64_t{2} << 30;
   EXPECT_THAT(std::string(CacheBlocks(request).status().message()), HasSubstr("--kv-cache-memory"));
+  // What it would take and what there is room for: 1 GiB at 1 KiB per token.
+  request.memory_bytes.reset();
+  request.tokens = uint64_t{1} << 30;
+  EXPECT_EQ(std::string(CacheBlocks(request).status().message()),
+            "--kv-cache-tokens 1073741824: takes 1.0 TiB, more than the free memory of 1.0 GiB; "
+            "allowed: at most 1048576 tokens");
+  request.bytes_per_token = uint64_t{1} << 50;  // no number of bytes overflows
+  EXPECT_FALSE(CacheBlocks(request).ok());
+  request = SmallModel();
   request.memory_bytes = 1024;
   EXPECT_THAT(std::string(CacheBlocks(request).status().message()), HasSubstr("no KV cache block"));
 }
@@ -116,6 +126,13 @@ TEST(GenerationConfigTest, FaultsNameFileAndKey) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("generation_config.json: key '")) << bad;
   }
   EXPECT_THAT(std::string(Defaults("[1").status().message()), HasSubstr("not a JSON object"));
+}
+
+TEST(GenerationConfigTest, AFifoIsRefusedAndNotWaitedFor) {
+  const std::string folder = NewFolder("generation_config_fifo");
+  ASSERT_EQ(mkfifo((folder + "/generation_config.json").c_str(), 0600), 0);
+  EXPECT_THAT(std::string(LoadGenerationDefaults(folder).status().message()),
+              HasSubstr("generation_config.json: is not a regular file"));
 }
 
 TEST(ReadyFileTest, IsWholeAndReplaced) {

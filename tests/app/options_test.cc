@@ -39,6 +39,14 @@ TEST(OptionsTest, DefaultsServeOneModel) {
   EXPECT_FALSE(parsed.options->kv_cache_tokens);
 }
 
+TEST(OptionsTest, NamesHaveRoomForOwnersAndVersions) {
+  for (const std::string& name : {std::string("meta/Llama-3.1_8B:v2"), std::string(128, 'z')}) {
+    const ParsedCommandLine parsed = Parse({"--model", name + "=d"});
+    ASSERT_TRUE(parsed.options) << parsed.error;
+    EXPECT_EQ(parsed.options->models[0].name, name);
+  }
+}
+
 TEST(OptionsTest, FlagsOfSeveralModels) {
   const ParsedCommandLine parsed =
       Parse({"--model", "a=d1", "--model", "b=d=2", "--norm-type", "b=lns", "--bhyt-seq-len",
@@ -90,7 +98,18 @@ TEST(OptionsTest, ErrorsNameTheFlagOrKey) {
       {{}, "--model NAME=DIR"},
       {{"--model", "a"}, "--model: 'a' is not NAME=VALUE"},
       {{"--model", "a=d", "--model", "a=e"}, "the name 'a' is given twice"},
-      {{"--model", "a=d", "--bogus"}, "--bogus"},
+      {{"--model", "a=d", "--bogus"}, "--bogus: no such flag; --help"},
+      {{"--modle", "a=d"}, "--modle: no such flag (did you mean --model?)"},
+      {{"--model", "a=d", "--trheads=4"}, "(did you mean --threads?)"},
+      {{"inspect", "d", "--nrm-type", "x"}, "(did you mean --norm-type?)"},
+      {{"--model", "a=d", "--threads", "abc"}, "--threads: Value abc not in range 0 to 4096"},
+      {{"--model", "a b=d"}, "--model: the name 'a b'"},
+      {{"--model", "a\nb=d"}, "--model: the name 'a\\nb'"},
+      {{"--model", "\xC3\xA9=d"}, "allowed: 1 to 128 letters, digits, and . _ - : /"},
+      {{"--model", std::string(129, 'a') + "=d"}, "(129 bytes)"},
+      {{"--model", "a=d", "--kv-cache-tokens", "99999999999"}, "1 to 2147483647"},
+      {{"--config", "/dev/zero"}, "--config: /dev/zero: is not a regular file"},
+      {{"--config", "/"}, "--config: /: is not a regular file"},
       {{"--model", "a=d", "--dtype", "int8"}, "--dtype"},
       {{"--model", "a=d", "--norm-type", "b=lns"}, "'b' is not the name of a --model"},
       {{"--model", "a=d", "--bhyt-seq-len", "a=x"}, "--bhyt-seq-len a: 'x'"},

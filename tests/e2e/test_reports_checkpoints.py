@@ -5,6 +5,7 @@ This file: what is loaded, and rows of NaN. All through gRPC, against the real b
 """
 import json
 import math
+import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
 
@@ -69,6 +70,17 @@ def test_a12_a_missing_tensor_is_named(tmp_path):
 
     with ThreadPoolExecutor(2) as pool:  # a process each: two at a time
         list(pool.map(check, range(len(names))))
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors",
+                                  "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_fifo_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path, name):
+    folder = checkpoints.llama(tmp_path, layers=1)
+    (folder / name).unlink(missing_ok=True)
+    if name.startswith("model."):
+        (folder / "model.safetensors").unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    must_not_load(folder, f"{folder / name}: is not a regular file")
 
 
 # --- A13

@@ -204,7 +204,7 @@ TEST(LoaderTest, NormTypeOptionOverridesTheConfig) {
   EXPECT_EQ((*lm)->description().norm_type, "lns");
   options.norm_type = "nonsense";
   EXPECT_THAT(std::string(CausalLm::Load(folder.path(), options).status().message()),
-              HasSubstr("known here: rms"));
+              HasSubstr("--norm-type is \"nonsense\"; allowed for architecture llama: rms"));
 }
 
 // sgl-project/sglang PR 1508: tied embeddings with or without a head in the file.
