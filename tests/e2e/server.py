@@ -38,9 +38,12 @@ def wait_until(condition, what, seconds=10.0):
 
 
 class Server:
-    """with Server({"name": folder}, "--flag", value) as server: ...   One process on free ports."""
+    """with Server({"name": folder}, "--flag", value) as server: ...   One process on free ports.
 
-    def __init__(self, models, *flags, env=None, start_timeout=120):
+    wait=False: the block begins as soon as the process listens, with its models still to be loaded.
+    """
+
+    def __init__(self, models, *flags, env=None, start_timeout=120, wait=True):
         self.models = {name: pathlib.Path(folder) for name, folder in models.items()}
         self._folder = tempfile.TemporaryDirectory(prefix="normserve-e2e-")
         folder = pathlib.Path(self._folder.name)
@@ -50,13 +53,13 @@ class Server:
         for name, path in self.models.items():
             self.command += ["--model", f"{name}={path}"]
         self._env = {**os.environ, **(env or {})}
-        self._start_timeout = start_timeout
+        self._start_timeout, self._wait = start_timeout, wait
 
     def __enter__(self):
         with open(self.log_file, "wb") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=self._env)
         try:
-            self._wait_ready()
+            self.wait_ready() if self._wait else self._wait_listening()
         except BaseException:
             self.process.kill()
             self.process.wait()
@@ -66,12 +69,18 @@ class Server:
         self.stub = wire.pb_grpc.GenerationServiceStub(self.channel)
         return self
 
-    def _wait_ready(self):
+    def wait_ready(self):
+        self._wait_for(self.ready_file.exists)
+        self.ready = json.loads(self.ready_file.read_text())
+
+    def _wait_listening(self):
+        self._wait_for(lambda: " event=listening " in self.log())
+        line = next(line for line in self.log().splitlines() if " event=listening " in line)
+        self.ready = {name: int(port) for name, port in re.findall(r"(grpc_port|metrics_port)=(\d+)", line)}
+
+    def _wait_for(self, condition):
         end = time.monotonic() + self._start_timeout
-        while True:
-            if self.ready_file.exists():
-                self.ready = json.loads(self.ready_file.read_text())
-                return
+        while not condition():
             if self.process.poll() is not None:
                 raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log()}")
             if time.monotonic() > end:

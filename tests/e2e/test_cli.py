@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of normserve: help, check, inspect, config file, ready file, signals, and bad values."""
+import fcntl
 import json
 import re
 import signal
@@ -10,10 +11,11 @@ import time
 import grpc
 import pytest
 import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import checkpoints
 import wire
-from server import DEMO, Server, run, status_of
+from server import DEMO, Server, run, status_of, wait_until
 
 BHYT = DEMO / "bhyt-kjv"
 FLAGS = ["--model", "--listen", "--metrics-listen", "--device", "--dtype", "--ready-file", "--config", "--norm-type",
@@ -63,6 +65,9 @@ def test_version():
     (["--model", f"a={BHYT}", "--metrics-listen", "127.0.0.1:-1"], ["--metrics-listen", "-1"]),
     (["--model", f"a={BHYT}", "--fold", "maybe"], ["--fold", "maybe"]),
     (["--model", f"a={BHYT}", "--nonsense"], ["--nonsense"]),
+    (["--modle", f"a={BHYT}"], ["--modle", "did you mean --model?"]),
+    (["--model", f"a={BHYT}", "--threads", "abc"], ["--threads", "abc", "0 to 4096"]),
+    (["--model", f"bad name={BHYT}"], ["--model", "bad name", "128"]),
     (["--model", f"a={BHYT}", "--config", "/does/not/exist.yaml"], ["exist.yaml"]),
     (["inspect"], ["DIR"]),
 ])
@@ -77,7 +82,8 @@ def test_a_bad_value_is_refused_in_one_sentence_that_names_it(arguments, said):
 
 @pytest.mark.parametrize("flags,said", [
     (["--model", "a=/does/not/exist"], ["/does/not/exist"]),
-    (["--model", f"a={BHYT}", "--norm-type", "a=bogus"], ["bogus", "rms"]),
+    (["--model", f"a={BHYT}", "--norm-type", "a=bogus"], ["--norm-type", "bogus", "allowed", "rms"]),
+    (["--model", f"a={BHYT}", "--kv-cache-tokens", "2147483647"], ["--kv-cache-tokens", "TiB", "at most"]),
     (["--model", f"a={BHYT}", "--kv-cache-memory", "900T"], ["KV", "memory"]),
 ])
 def test_what_only_loading_can_find_ends_in_an_error(flags, said):
@@ -105,7 +111,7 @@ def test_check_says_what_it_would_serve_and_ends():
     result = run("--check", "--model", f"one={BHYT}", "--model", f"two={DEMO / 'simplegpt-kjv'}",
                  "--kv-cache-tokens", 1024)
     assert result.returncode == 0, result
-    for word in ("one", "two", "bhyt", "SimpleGPT", "1024", "float32"):
+    for word in ("one", "two", "bhyt", "SimpleGPT", "1024", "float32", "all checks passed; would serve"):
         assert word in result.stdout, result.stdout
 
 
@@ -125,6 +131,9 @@ def test_inspect_as_json_and_as_a_table():
     assert info["kv_bytes_per_token"] == 6 * 2 * 2 * 64 * 4
     table = run("inspect", BHYT)
     assert table.returncode == 0 and str(info["parameter_count"]) in table.stdout
+    bogus = run("inspect", BHYT, "--norm-type", "bogus")
+    assert bogus.returncode == 1 and "config.json" not in bogus.stderr
+    assert '--norm-type is "bogus"; allowed for architecture llama: rms, bhyt' in bogus.stderr, bogus.stderr
     gone = run("inspect", "/does/not/exist")
     assert gone.returncode == 1 and "/does/not/exist" in gone.stderr
 
@@ -160,6 +169,36 @@ def test_the_ready_file_appears_when_serving_and_names_the_ports():
         assert set(server.ready) == {"grpc_port", "metrics_port"}
         assert server.serving() and server.serving("a")
         assert "normserve_build_info" in server.metrics_text()
+
+
+def test_until_the_last_model_is_loaded_nothing_is_served_and_nothing_says_so(tmp_path):
+    """A lease on a file of the second model holds up whoever opens it: the loading stops there."""
+    first, second = (checkpoints.llama(tmp_path / name) for name in ("first", "second"))
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # how a lease's holder hears that somebody waits
+    with open(second / "config.json") as file:
+        try:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            pytest.skip(f"no leases on the file system of {tmp_path}: {error}")
+        with Server({"first": first, "second": second}, "--kv-cache-tokens", 512, wait=False) as server:
+            wait_until(lambda: "event=model_loaded model=first" in server.log(), "the first model", seconds=60)
+            health = health_pb2_grpc.HealthStub(server.channel)
+            watch = health.Watch(health_pb2.HealthCheckRequest(service="first"), timeout=120)
+            assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            for name in ("", "first", "second"):
+                assert server.health(name) == health_pb2.HealthCheckResponse.NOT_SERVING
+            for name in ("first", "second"):
+                code, details = status_of(server.generate, name, [3], 1)
+                assert code == grpc.StatusCode.UNAVAILABLE and "loading" in details, details
+            assert not server.ready_file.exists() and "event=serving" not in server.log()
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            listening = server.ready
+            server.wait_ready()
+            assert server.ready == listening
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            watch.cancel()
+            assert all(server.serving(name) for name in ("", "first", "second"))
+            assert len(server.generate("second", [3], 2, ignore_eos=True).token_ids) == 2
 
 
 def test_a_stale_ready_file_is_removed_before_loading(tmp_path):
