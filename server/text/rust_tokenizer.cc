@@ -164,17 +164,30 @@ Frame FrameFor(const Names& names, const SpecialTokens& specials, bool file_has_
   return frame;
 }
 
-// The texts are Llama 3's, in the order of their ids.
-std::vector<std::string> Llama3SpecialTokens() {
+// In the order of their ids.
+std::vector<std::string> Llama3SpecialTokens(Llama3Release release) {
+  constexpr size_t kCount = 256;
   std::vector<std::string> texts = {"<|begin_of_text|>", "<|end_of_text|>"};
-  const auto reserved = [&](int number) {
-    texts.push_back(absl::StrCat("<|reserved_special_token_", number, "|>"));
+  int reserved = 0;
+  const auto reserve = [&] {
+    texts.push_back(absl::StrCat("<|reserved_special_token_", reserved++, "|>"));
   };
-  for (int i = 0; i < 4; ++i) reserved(i);
+  const auto name_since_31 = [&](const char* text) {
+    if (release == Llama3Release::k31) {
+      texts.emplace_back(text);
+    } else {
+      reserve();
+    }
+  };
+  reserve();
+  reserve();
+  name_since_31("<|finetune_right_pad_id|>");
+  reserve();
   texts.insert(texts.end(), {"<|start_header_id|>", "<|end_header_id|>"});
-  reserved(4);
+  name_since_31("<|eom_id|>");
   texts.emplace_back("<|eot_id|>");
-  for (int i = 5; i < 251; ++i) reserved(i);
+  name_since_31("<|python_tag|>");
+  while (texts.size() < kCount) reserve();
   return texts;
 }
 
@@ -233,8 +246,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGpt2Builtin(const SpecialTokens& 
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTiktoken(const std::string& path,
                                                         const std::string& bytes,
-                                                        const SpecialTokens& specials) {
-  const std::string list = JsonList(Llama3SpecialTokens());
+                                                        const SpecialTokens& specials,
+                                                        Llama3Release release) {
+  const std::string list = JsonList(Llama3SpecialTokens(release));
   NsTextHandle* raw = nullptr;
   std::string error;
   const int failed = ns_text_load_tiktoken(Bytes(bytes), bytes.size(), Bytes(list), list.size(),
@@ -245,9 +259,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTiktoken(const std::string& path,
   const bool eos_by_config = named.eos.has_value();
   if (!named.eos) named.eos = "<|end_of_text|>";
   NS_ASSIGN_OR_RETURN(Names names, FindNames(handle.get(), path, named));
-  // Llama 3's own code stops at either.
-  const int64_t turn_end = ns_text_id(handle.get(), Bytes("<|eot_id|>"), 10);
-  if (!eos_by_config && turn_end >= 0) names.eos.push_back(static_cast<uint32_t>(turn_end));
+  // MATCHES: the models' own code stops at any of these; Llama 3 has no <|eom_id|>.
+  for (const std::string_view text : {"<|eom_id|>", "<|eot_id|>"}) {
+    const int64_t id = ns_text_id(handle.get(), Bytes(text), text.size());
+    if (!eos_by_config && id >= 0) names.eos.push_back(static_cast<uint32_t>(id));
+  }
   const Frame frame = FrameFor(names, named, /*file_has_frame=*/false, /*add_bos_by_default=*/true);
   return std::make_unique<RustTokenizer>("tiktoken", std::move(handle), std::move(names), frame);
 }

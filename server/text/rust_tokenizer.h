@@ -20,11 +20,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGpt2(const std::string& vocab_pat
                                                     const std::string& merges_path,
                                                     const SpecialTokens& specials);
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGpt2Builtin(const SpecialTokens& specials);
-// `bytes` is the content of the file at `path`, which is a list of ranks with Llama 3's 256 special
-// tokens after it.
+// Whose names the 256 special tokens after a list of ranks have. Llama 3.1 ships Llama 3's file and
+// gives three of its reserved tokens a use.
+enum class Llama3Release { k30, k31 };
+// `bytes` is the content of the file at `path`, which is a list of ranks.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTiktoken(const std::string& path,
                                                         const std::string& bytes,
-                                                        const SpecialTokens& specials);
+                                                        const SpecialTokens& specials,
+                                                        Llama3Release release);
 // Likewise of a SentencePiece model.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const std::string& path,
                                                              const std::string& bytes,

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 #include "base/string_view.h"
 #include "nlohmann/json.hpp"
@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uintmax_t kMaxFileBytes = uintmax_t{512} << 20;
+constexpr uint64_t kMaxFileBytes = uint64_t{512} << 20;
 
 absl::Status BadKey(const std::string& path, std::string_view key, std::string_view wanted) {
   return absl::InvalidArgumentError(
@@ -78,24 +78,18 @@ absl::Status ReadTokens(const std::string& path, const json& file, SpecialTokens
   return absl::OkStatus();
 }
 
+void ReadAdded(const json& file, std::vector<std::string>& added) {
+  const auto decoder = file.find("added_tokens_decoder");
+  if (decoder == file.end() || !decoder->is_object()) return;
+  for (const json& value : *decoder) {
+    if (const std::optional<std::string> text = TokenText(value)) added.push_back(*text);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
-  }
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error || size > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": size is not known or over ", kMaxFileBytes, " bytes"));
-  }
-  std::string bytes(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(bytes.data(), static_cast<std::streamsize>(size)) && size > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  }
-  return bytes;
+  return base::ReadRegularFile(path, kMaxFileBytes);
 }
 
 bool FileExists(const std::string& path) {
@@ -117,6 +111,7 @@ absl::StatusOr<SpecialTokens> ReadSpecialTokens(const std::string& directory) {
     if (std::string_view(name) == "tokenizer_config.json") {
       NS_RETURN_IF_ERROR(ReadFlag(path, file, "add_bos_token", out.add_bos));
       NS_RETURN_IF_ERROR(ReadFlag(path, file, "add_eos_token", out.add_eos));
+      ReadAdded(file, out.added);
     }
   }
   return out;

@@ -19,6 +19,8 @@ struct SpecialTokens {
   std::optional<bool> add_eos;
   // Texts of all tokens that the files call special (bos and eos too).
   std::vector<std::string> all;
+  // Texts in tokenizer_config.json's added_tokens_decoder, as far as they can be read: only a hint.
+  std::vector<std::string> added;
 };
 
 // Files that are not there say nothing. Errors name the file and the key.

@@ -27,14 +27,39 @@ bool LooksLikeTiktoken(const std::string& bytes) {
   return std::all_of(at(0), at(space), is_base64) && std::all_of(at(space + 1), at(end), is_digit);
 }
 
-// A converted nanoGPT checkpoint says which public tokenizer it was trained with.
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadNamed(const std::string& directory,
-                                                     const SpecialTokens& specials) {
-  const std::string path = absl::StrCat(directory, "/config.json");
-  if (!FileExists(path)) return std::unique_ptr<Tokenizer>();
+// The model's config.json; an empty object when there is none, or none that its own loader will take.
+absl::StatusOr<nlohmann::json> ReadConfig(const std::string& path) {
+  if (!FileExists(path)) return nlohmann::json::object();
   NS_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
-  const auto config = nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) return std::unique_ptr<Tokenizer>();  // the model's loader says it
+  nlohmann::json config = nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  return config.is_object() ? config : nlohmann::json::object();
+}
+
+// The file of ranks is the same; the names that it lacks tell, or the rotary embedding that came with
+// Llama 3.1.
+Llama3Release ReleaseOf(const SpecialTokens& specials, const nlohmann::json& config) {
+  for (const std::vector<std::string>* texts : {&specials.all, &specials.added}) {
+    for (const std::string& text : *texts) {
+      if (text == "<|finetune_right_pad_id|>" || text == "<|eom_id|>" || text == "<|python_tag|>") {
+        return Llama3Release::k31;
+      }
+    }
+  }
+  // Named, and without those: Llama 3.
+  if (!specials.added.empty()) return Llama3Release::k30;
+  const auto scaling = config.find("rope_scaling");
+  if (scaling == config.end() || !scaling->is_object()) return Llama3Release::k30;
+  for (const char* key : {"rope_type", "type"}) {
+    const auto type = scaling->find(key);
+    if (type != scaling->end() && *type == "llama3") return Llama3Release::k31;
+  }
+  return Llama3Release::k30;
+}
+
+// A converted nanoGPT checkpoint says which public tokenizer it was trained with.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadNamed(const std::string& path,
+                                                     const SpecialTokens& specials) {
+  NS_ASSIGN_OR_RETURN(const nlohmann::json config, ReadConfig(path));
   const auto name = config.find("tokenizer");
   if (name == config.end() || name->is_null()) return std::unique_ptr<Tokenizer>();
   if (*name == "gpt2") return LoadGpt2Builtin(specials);
@@ -60,7 +85,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
   }
   if (FileExists(path("tokenizer.model"))) {
     NS_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path("tokenizer.model")));
-    if (LooksLikeTiktoken(bytes)) return LoadTiktoken(path("tokenizer.model"), bytes, specials);
+    if (LooksLikeTiktoken(bytes)) {
+      NS_ASSIGN_OR_RETURN(const nlohmann::json config, ReadConfig(path("config.json")));
+      return LoadTiktoken(path("tokenizer.model"), bytes, specials, ReleaseOf(specials, config));
+    }
     return LoadSentencePiece(path("tokenizer.model"), bytes, specials);
   }
   const bool has_vocab = FileExists(path("vocab.json"));
@@ -71,7 +99,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
                                                    ": is there without ",
                                                    has_vocab ? "merges.txt" : "vocab.json"));
   }
-  return LoadNamed(directory, specials);
+  return LoadNamed(path("config.json"), specials);
 }
 
 }  // namespace normserve::text

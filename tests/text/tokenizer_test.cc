@@ -129,6 +129,44 @@ TEST(LoadTokenizer, TiktokenHasLlama3sSpecialTokens) {
   EXPECT_EQ(*tokenizer->Decode({first, first + 1}, true), "");
 }
 
+// The same file of ranks in both: config.json or the names in tokenizer_config.json tell.
+TEST(LoadTokenizer, TiktokenHasLlama31sNamesWhereTheFolderIsOne) {
+  const struct {
+    const char* file;
+    const char* text;
+    bool is_31;
+  } cases[] = {
+      {"config.json", R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})", true},
+      {"config.json", R"({"rope_scaling": {"type": "llama3"}})", true},
+      {"config.json", R"({"rope_scaling": {"rope_type": "linear"}})", false},
+      {"config.json", R"({"rope_scaling": null})", false},
+      {"tokenizer_config.json", R"({"pad_token": "<|finetune_right_pad_id|>"})", true},
+      {"tokenizer_config.json",
+       R"({"added_tokens_decoder": {"128008": {"content": "<|eom_id|>"}}})", true},
+      {"tokenizer_config.json",
+       R"({"added_tokens_decoder": {"128008": {"content": "<|reserved_special_token_4|>"}}})",
+       false},
+      {"tokenizer_config.json", R"({"added_tokens_decoder": [3]})", false},
+  };
+  for (const auto& c : cases) {
+    FolderUnderTest folder;
+    folder.Copy(FixturePath("llama3") + "/tokenizer.model", "tokenizer.model");
+    folder.Write(c.file, c.text);
+    const auto tokenizer = Load(folder.path());
+    const uint32_t first = tokenizer->vocab_size() - 256;
+    EXPECT_EQ(tokenizer->Piece(first + 4), c.is_31 ? "<|finetune_right_pad_id|>"
+                                                   : "<|reserved_special_token_2|>")
+        << c.text;
+    EXPECT_EQ(tokenizer->Piece(first + 9), "<|eot_id|>");
+    if (!c.is_31) continue;
+    EXPECT_EQ(tokenizer->Piece(first + 5), "<|reserved_special_token_2|>");
+    EXPECT_EQ(tokenizer->Piece(first + 10), "<|python_tag|>");
+    EXPECT_EQ(tokenizer->Piece(first + 255), "<|reserved_special_token_247|>");
+    EXPECT_THAT(tokenizer->eos_ids(), ElementsAre(first + 1, first + 8, first + 9));
+    EXPECT_EQ(*tokenizer->Encode("<|python_tag|>", false), Ids{first + 10});
+  }
+}
+
 TEST(LoadTokenizer, Gpt2AddsNothing) {
   const auto tokenizer = Load(FixturePath("gpt2"));
   EXPECT_EQ(tokenizer->kind(), "gpt2");
