@@ -4,23 +4,16 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include <memory>
-#include <mutex>
-
 #include "engine/request.h"
 #include "normserve/v1/generation.pb.h"
 #include "rpc/call_record.h"
-#include "rpc/delta_proto.h"
-#include "rpc/engine_call.h"
+#include "rpc/engine_reactor.h"
 #include "rpc/served_model.h"
 
 namespace normserve::rpc {
 
-// Push: the engine thread; On...: gRPC's threads. The call owns the reactor until OnDone, the
-// engine until the last Push.
-class GenerateReactor final : public grpc::ServerUnaryReactor,
-                              public engine::Outbox,
-                              public std::enable_shared_from_this<GenerateReactor> {
+// Threads and owners: see EngineReactor.
+class GenerateReactor final : public EngineReactor<grpc::ServerUnaryReactor> {
  public:
   // Submits the request; the reactor ends the call itself. `response` is the call's, alive until
   // OnDone.
@@ -31,18 +24,9 @@ class GenerateReactor final : public grpc::ServerUnaryReactor,
                   v1::GenerateResponse* response);
 
   void Push(engine::Delta delta) override;
-  void OnCancel() override;
-  void OnDone() override;
 
  private:
-  EngineCall call_;
-  const OutputShape shape_;
-  // Finish orders Push before OnDone already; the mutex lets ThreadSanitizer, which does not see
-  // into gRPC, know it too.
-  std::mutex mutex_;
-  CallRecord record_;
   v1::GenerateResponse* const response_;
-  std::shared_ptr<GenerateReactor> self_;  // until OnDone
 };
 
 }  // namespace normserve::rpc

@@ -1,33 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/stream_reactor.h"
 
+#include <memory>
+#include <mutex>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "rpc/delta_proto.h"
 #include "rpc/status.h"
 
 namespace normserve::rpc {
 
 StreamReactor::StreamReactor(const ServedModel& model, const engine::Request& request,
                              CallRecord record)
-    : record_(std::move(record)),
-      call_(model.engine),
-      shape_{request.output.logprobs, request.output.top_logprobs > 0, request.sampling.seed} {}
+    : EngineReactor(model, request, std::move(record)) {}
 
 StreamReactor* StreamReactor::Start(const ServedModel& model, engine::Request request,
                                     CallRecord record) {
-  auto reactor = std::make_shared<StreamReactor>(model, request, std::move(record));
-  {
-    const std::lock_guard<std::mutex> lock(reactor->mutex_);
-    reactor->self_ = reactor;
-  }
-  const absl::Status status = reactor->call_.Submit(std::move(request), reactor);
-  if (!status.ok()) {
-    engine::Delta refused;
-    refused.finished = true;
-    refused.status = status;
-    reactor->Push(std::move(refused));
-  }
+  const auto reactor = std::make_shared<StreamReactor>(model, request, std::move(record));
+  reactor->Submit(std::move(request));
   return reactor.get();
 }
 
@@ -86,24 +76,6 @@ void StreamReactor::OnWriteDone(bool ok) {
     }
   }
   WritePending();
-}
-
-void StreamReactor::OnCancel() {
-  {
-    // A passed deadline is the engine's to notice, so that it is counted as one.
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (record_.CancelledByDeadline(absl::Now())) return;
-  }
-  call_.Cancel();
-}
-
-void StreamReactor::OnDone() {
-  {
-    // Finish orders this after all else; the mutex lets ThreadSanitizer see it.
-    const std::lock_guard<std::mutex> lock(mutex_);
-    record_.WriteLog();
-  }
-  self_.reset();  // may delete this
 }
 
 }  // namespace normserve::rpc

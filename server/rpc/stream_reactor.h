@@ -4,25 +4,19 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include <memory>
-#include <mutex>
-
+#include "absl/status/status.h"
 #include "engine/request.h"
 #include "normserve/v1/generation.pb.h"
 #include "rpc/call_record.h"
-#include "rpc/delta_proto.h"
-#include "rpc/engine_call.h"
+#include "rpc/engine_reactor.h"
 #include "rpc/served_model.h"
 
 namespace normserve::rpc {
 
 // At most one write is in flight. What the engine delivers meanwhile gathers in one pending chunk,
-// so a slow reader costs memory bounded by its own output and holds up nobody. Push: the engine
-// thread; On...: gRPC's threads. The call owns the reactor until OnDone, the engine until the last
-// Push.
-class StreamReactor final : public grpc::ServerWriteReactor<v1::GenerateChunk>,
-                            public engine::Outbox,
-                            public std::enable_shared_from_this<StreamReactor> {
+// so a slow reader costs memory bounded by its own output and holds up nobody. Threads and owners:
+// see EngineReactor.
+class StreamReactor final : public EngineReactor<grpc::ServerWriteReactor<v1::GenerateChunk>> {
  public:
   // Submits the request; the reactor ends the call itself, also when the engine refuses.
   static StreamReactor* Start(const ServedModel& model, engine::Request request, CallRecord record);
@@ -31,19 +25,12 @@ class StreamReactor final : public grpc::ServerWriteReactor<v1::GenerateChunk>,
 
   void Push(engine::Delta delta) override;
   void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
 
  private:
   // Writes what is pending, or ends the call. Only for whoever set writing_, without the mutex.
   void WritePending();
 
-  CallRecord record_;
-  EngineCall call_;
-  const OutputShape shape_;
-  std::shared_ptr<StreamReactor> self_;  // until OnDone
-
-  std::mutex mutex_;
+  // Under mutex_.
   bool writing_ = false;  // a write, or the end of the call, is under way
   bool has_pending_ = false;
   bool peer_gone_ = false;  // a write failed: nothing more is worth writing
