@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parameter messages: sampling and stop criteria.
 #include <algorithm>
+#include <charconv>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -31,17 +33,25 @@ struct Range {
   bool Holds(float x) const { return (low_open ? x > low : x >= low) && x <= high; }
 };
 
+// As many digits as tell the value from its neighbours: 1.0000001 is not shown as 1.
+std::string Shown(float value) {
+  char digits[32];
+  const std::to_chars_result end = std::to_chars(std::begin(digits), std::end(digits), value);
+  return std::string(digits, end.ptr);
+}
+
 absl::Status CheckRange(std::string_view field, float value, const Range& range) {
   if (range.Holds(value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(Absl(field), ": ", value,
-                                                 "; allowed: ", range.low_open ? "above " : "",
-                                                 range.low, " to ", range.high));
+  return absl::InvalidArgumentError(
+      absl::StrCat(Absl(field), ": ", Shown(value), "; allowed: ", range.low_open ? "above " : "",
+                   Shown(range.low), " to ", Shown(range.high)));
 }
 
 absl::Status CheckFloats(const engine::SamplingParams& sampling) {
   constexpr float kLargest = std::numeric_limits<float>::max();
   if (!(sampling.temperature >= 0 && sampling.temperature <= kLargest)) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: ", sampling.temperature,
+    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: ",
+                                                   Shown(sampling.temperature),
                                                    "; allowed: 0 or more, finite"));
   }
   const struct {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "rpc/delta_proto.h"
 #include "rpc/status.h"
@@ -20,6 +22,14 @@ void AppendScore(const engine::TokenOutput& token, bool alternatives, v1::ItemSc
   out->set_sum_logprob(out->sum_logprob() + static_cast<double>(token.logprob));
   out->set_all_argmax(out->all_argmax() && token.is_argmax);
   out->set_scored_tokens(out->scored_tokens() + 1);
+}
+
+// Faults of one item name it; the engine calls its tokens a prompt. Other ends are the whole call's.
+absl::Status OfItem(size_t item, const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status) && !absl::IsInternal(status)) return status;
+  absl::string_view message = status.message();
+  absl::ConsumePrefix(&message, "prompt: ");
+  return absl::Status(status.code(), absl::StrCat("items[", item, "]: ", message));
 }
 
 }  // namespace
@@ -99,7 +109,7 @@ bool ScoreReactor::GiveUpOn(size_t item, const absl::Status& status, bool others
       --next_;
       wait = in_flight_ > 0;
     } else {
-      FailLocked(status);
+      FailLocked(OfItem(item, status));
       failed = true;
     }
   }
@@ -129,7 +139,7 @@ void ScoreReactor::Deliver(size_t item, const engine::Delta& delta) {
       ToProto(delta.usage, out->mutable_usage());
     } else {
       failed = status_.ok();
-      FailLocked(delta.status);
+      FailLocked(OfItem(item, delta.status));
     }
   }
   if (failed) CancelAll();

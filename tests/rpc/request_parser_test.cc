@@ -53,6 +53,8 @@ TEST_F(RequestParserTest, EachBadFieldIsNamedWithItsValueAndRange) {
       {"sampling { temperature: inf }", "sampling.temperature", "inf", "finite"},
       {"sampling { top_p: 0 }", "sampling.top_p", "0", "above 0 to 1"},
       {"sampling { top_p: 1.5 }", "sampling.top_p", "1.5", "above 0 to 1"},
+      {"sampling { top_p: 1.0000001 }", "sampling.top_p", "1.0000001", "above 0 to 1"},
+      {"sampling { temperature: -1e-30 }", "sampling.temperature", "-1e-30", "0 or more"},
       {"sampling { top_p: nan }", "sampling.top_p", "nan", "above 0 to 1"},
       {"sampling { min_p: -0.1 }", "sampling.min_p", "-0.1", "0 to 1"},
       {"sampling { min_p: 1.1 }", "sampling.min_p", "1.1", "0 to 1"},

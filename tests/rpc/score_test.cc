@@ -107,7 +107,23 @@ TEST(ScoreTest, OneBadItemFailsTheCallAndLeavesNothingBehind) {
   grpc::ClientContext context;
   const grpc::Status status = server.stub().Score(&context, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
-  EXPECT_THAT(status.error_message(), HasSubstr("NaN"));
+  EXPECT_THAT(status.error_message(), HasSubstr("items[50]: the model produced NaN"));
+  server.ExpectIdle();
+}
+
+TEST(ScoreTest, AnItemThatCannotFitIsNamed) {
+  TestServer server;
+  const uint32_t context_tokens = server.engine().runner_info().max_context_tokens;
+  v1::ScoreRequest request;
+  for (uint32_t tokens : {3u, context_tokens + 1}) {
+    AddIds(std::vector<uint32_t>(tokens, 7), &request);
+  }
+  v1::ScoreResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = server.stub().Score(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("items[1]: " + std::to_string(context_tokens + 1) + " tokens exceed"));
   server.ExpectIdle();
 }
 
