@@ -5,11 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "rpc/call_record.h"
 #include "rpc/generate_reactor.h"
 #include "rpc/model_info.h"
+#include "rpc/received.h"
 #include "rpc/request_parser.h"
 #include "rpc/score_reactor.h"
 #include "rpc/status.h"
@@ -33,6 +35,13 @@ grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, CallRe
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
+}
+
+grpc::ServerWriteReactor<v1::GenerateChunk>* RefuseStream(CallRecord record,
+                                                          const absl::Status& status) {
+  record.End(status);
+  record.WriteLog();
+  return new RefusedStream(ToGrpc(status));
 }
 
 // A request that is refused before the engine is a request received and ended all the same.
@@ -92,7 +101,64 @@ absl::Status DetokenizeInto(const ServedModel& model, const v1::DetokenizeReques
   return absl::OkStatus();
 }
 
+// As the generated code counts.
+int MethodIndex(const char* name) {
+  return v1::GenerateRequest::descriptor()
+      ->file()
+      ->FindServiceByName("GenerationService")
+      ->FindMethodByName(name)
+      ->index();
+}
+
 }  // namespace
+
+GenerationService::GenerationService(const ModelTable* models, const base::Log* log,
+                                     PromptLogging prompt_logging)
+    : models_(models), log_(log), prompt_logging_(prompt_logging) {
+  RefuseMalformed("Generate", &GenerationService::Generate);
+  RefuseMalformedStreams();
+  RefuseMalformed("Score", &GenerationService::Score);
+  RefuseMalformed("Tokenize", &GenerationService::Tokenize);
+  RefuseMalformed("Detokenize", &GenerationService::Detokenize);
+  RefuseMalformed("ListModels", &GenerationService::ListModels);
+  RefuseMalformed("GetModel", &GenerationService::GetModel);
+}
+
+absl::Status GenerationService::Malformed(const google::protobuf::Descriptor& type) const {
+  // The model's name is not known either; where there is one model it is that one's request.
+  const absl::StatusOr<const ServedModel*> only = models_->Find("");
+  const bool counted =
+      &type == v1::GenerateRequest::descriptor() || &type == v1::ScoreRequest::descriptor();
+  if (counted && only.ok()) CountRefused(**only);
+  return absl::InvalidArgumentError(
+      absl::StrCat("the message is not a valid ", type.full_name(),
+                   ": its bytes are cut short or of another form, or a string is not UTF-8"));
+}
+
+template <typename Request, typename Response>
+void GenerationService::RefuseMalformed(const char* name, UnaryMethod<Request, Response> method) {
+  const auto handle = [this, name, method](grpc::CallbackServerContext* context,
+                                           const Received<Request>* received, Response* response) {
+    if (received->valid) return (this->*method)(context, &received->message, response);
+    return FinishNow(context, CallRecord(context, name, log_, calls_),
+                     Malformed(*Request::descriptor()));
+  };
+  MarkMethodCallback(MethodIndex(name),
+                     new grpc::internal::CallbackUnaryHandler<Received<Request>, Response>(handle));
+}
+
+void GenerationService::RefuseMalformedStreams() {
+  const auto handle = [this](grpc::CallbackServerContext* context,
+                             const Received<v1::GenerateRequest>* received) {
+    if (received->valid) return GenerateStream(context, &received->message);
+    return RefuseStream(CallRecord(context, "GenerateStream", log_, calls_),
+                        Malformed(*v1::GenerateRequest::descriptor()));
+  };
+  MarkMethodCallback(
+      MethodIndex("GenerateStream"),
+      new grpc::internal::CallbackServerStreamingHandler<Received<v1::GenerateRequest>,
+                                                         v1::GenerateChunk>(handle));
+}
 
 grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContext* context,
                                                       const v1::GenerateRequest* request,
@@ -110,11 +176,7 @@ grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
   CallRecord record(context, "GenerateStream", log_, calls_);
   if (prompt_logging_ == PromptLogging::kOn) LogPrompt(*log_, record, *request);
   absl::StatusOr<Parsed> parsed = ParseCall(*request, *models_, &record);
-  if (!parsed.ok()) {
-    record.End(parsed.status());
-    record.WriteLog();
-    return new RefusedStream(ToGrpc(parsed.status()));
-  }
+  if (!parsed.ok()) return RefuseStream(std::move(record), parsed.status());
   return StreamReactor::Start(*parsed->model, std::move(parsed->request), std::move(record));
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "base/log.h"
 #include "normserve/v1/generation.grpc.pb.h"
 #include "rpc/model_table.h"
@@ -16,8 +17,7 @@ enum class PromptLogging { kOff, kOn };
 // gRPC's threads. `models` and `log` outlive it.
 class GenerationService final : public v1::GenerationService::CallbackService {
  public:
-  GenerationService(const ModelTable* models, const base::Log* log, PromptLogging prompt_logging)
-      : models_(models), log_(log), prompt_logging_(prompt_logging) {}
+  GenerationService(const ModelTable* models, const base::Log* log, PromptLogging prompt_logging);
 
   grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
                                      const v1::GenerateRequest* request,
@@ -41,6 +41,16 @@ class GenerationService final : public v1::GenerationService::CallbackService {
                                      v1::ModelInfo* response) override;
 
  private:
+  template <typename Request, typename Response>
+  using UnaryMethod = grpc::ServerUnaryReactor* (GenerationService::*)(grpc::CallbackServerContext*,
+                                                                       const Request*, Response*);
+  // Let the method named so answer INVALID_ARGUMENT to bytes that are no message of its type.
+  template <typename Request, typename Response>
+  void RefuseMalformed(const char* name, UnaryMethod<Request, Response> method);
+  void RefuseMalformedStreams();
+  // What such a call ends with.
+  absl::Status Malformed(const google::protobuf::Descriptor& type) const;
+
   const std::shared_ptr<const void> calls_ = std::make_shared<int>();  // see CallRecord
   const ModelTable* const models_;
   const base::Log* const log_;

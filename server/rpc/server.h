@@ -39,7 +39,9 @@ class Server {
   void SetServing();
   // Health is NOT_SERVING from now on. Engines are drained by their owner.
   void BeginDrain();
-  // Lets calls that have ended reach their clients until `deadline`, then cuts what is left.
+  // Lets calls that have ended reach their clients until `deadline`, then cuts what is left. A call that
+  // arrives after this began and before its client hears of it ends as CANCELLED, in gRPC's core: none
+  // of its interfaces lets a server say UNAVAILABLE there.
   void Shutdown(absl::Time deadline);
 
  private:

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the server does apart from generating: health, names, ids, draining, slow readers.
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <set>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "rpc/test_server.h"
 
@@ -196,6 +200,44 @@ TEST(ServerTest, ModelNames) {
   EXPECT_EQ(models.models(0).vocab_size(), 258u);
   EXPECT_EQ(models.models(0).max_context_tokens(), 256u);
   EXPECT_EQ(models.models(0).tokenizer(), "fake");
+}
+
+grpc::Status CallWithBytes(const TestServer& server, const std::string& method,
+                           const std::string& bytes) {
+  grpc::GenericStub stub(server.channel());
+  grpc::ClientContext context;
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  std::promise<grpc::Status> ended;
+  stub.UnaryCall(&context, "/normserve.v1.GenerationService/" + method, grpc::StubOptions(),
+                 &request, &response,
+                 [&](grpc::Status status) { ended.set_value(std::move(status)); });
+  return ended.get_future().get();
+}
+
+TEST(ServerTest, BytesThatAreNoMessageAreInvalidAndCounted) {
+  TestServer server;
+  const std::string cut_short = "\x0a\x05" "fak";
+  const std::string not_utf8 = "\x0a\x02\xff\xfe";  // model: ff fe
+  const std::pair<std::string, std::string> methods[] = {
+      {"Generate", "GenerateRequest"},     {"GenerateStream", "GenerateRequest"},
+      {"Score", "ScoreRequest"},           {"Tokenize", "TokenizeRequest"},
+      {"Detokenize", "DetokenizeRequest"}, {"ListModels", "ListModelsRequest"},
+      {"GetModel", "GetModelRequest"},
+  };
+  for (const auto& [method, type] : methods) {
+    for (const std::string& bytes : {cut_short, not_utf8}) {
+      if (type == "ListModelsRequest" && bytes == not_utf8) continue;  // has no such field
+      const grpc::Status status = CallWithBytes(server, method, bytes);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+      EXPECT_THAT(status.error_message(), HasSubstr("not a valid normserve.v1." + type + ":"));
+    }
+  }
+  // Of Generate, GenerateStream and Score, as for any fault of a field.
+  EXPECT_EQ(server.counts().of(engine::Terminal::kInvalid), 6u);
+  EXPECT_TRUE(CallWithBytes(server, "GetModel", "\x0a\x04" "fake").ok());
+  server.ExpectIdle();
 }
 
 TEST(ServerTest, TokenizeAndDetokenize) {
