@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "app/inspect.h"
+#include "app/machine.h"
 #include "app/model_loader.h"
 #include "app/options.h"
 #include "app/ready_file.h"
@@ -125,7 +126,11 @@ absl::Status Serve(const app::Options& options, const base::Log& log) {
   if (!options.ready_file.empty()) {
     NS_RETURN_IF_ERROR(app::WriteReadyFile(options.ready_file, server->port(), exposer->port()));
   }
-  log.Info("serving", {{"grpc_port", server->port()}, {"metrics_port", exposer->port()}});
+  const app::ResidentBytes resident = app::ReadResidentBytes();
+  log.Info("serving", {{"grpc_port", server->port()},
+                       {"metrics_port", exposer->port()},
+                       {"resident_bytes", resident.now},
+                       {"peak_resident_bytes", resident.peak}});
 
   stop.Wait();
   log.Info("draining", {{"timeout_s", options.drain_timeout_seconds}});

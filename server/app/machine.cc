@@ -19,12 +19,13 @@ std::optional<uint64_t> NumberIn(const std::string& path) {
   return std::nullopt;  // absent, or "max"
 }
 
-std::optional<uint64_t> MemAvailable() {
-  std::ifstream file("/proc/meminfo");
+// The value of "KEY:   N kB" in one of the kernel's tables, in bytes.
+std::optional<uint64_t> KibibytesIn(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
   std::string line;
   while (std::getline(file, line)) {
-    if (line.rfind("MemAvailable:", 0) != 0) continue;
-    return std::strtoull(line.c_str() + sizeof("MemAvailable:") - 1, nullptr, 10) * 1024;
+    if (line.rfind(key + ":", 0) != 0) continue;
+    return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10) * 1024;
   }
   return std::nullopt;
 }
@@ -32,12 +33,17 @@ std::optional<uint64_t> MemAvailable() {
 }  // namespace
 
 uint64_t FreeMemoryBytes() {
-  const std::optional<uint64_t> available = MemAvailable();
+  const std::optional<uint64_t> available = KibibytesIn("/proc/meminfo", "MemAvailable");
   const std::optional<uint64_t> limit = NumberIn("/sys/fs/cgroup/memory.max");
   const std::optional<uint64_t> used = NumberIn("/sys/fs/cgroup/memory.current");
   if (!limit || !used) return available.value_or(0);
   const uint64_t left = *limit > *used ? *limit - *used : 0;
   return std::min(left, available.value_or(left));
+}
+
+ResidentBytes ReadResidentBytes() {
+  const std::string status = "/proc/self/status";
+  return {KibibytesIn(status, "VmRSS").value_or(0), KibibytesIn(status, "VmHWM").value_or(0)};
 }
 
 int UsableCores() {

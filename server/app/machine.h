@@ -10,6 +10,13 @@ namespace normserve::app {
 // allows less. 0 when neither can be read.
 uint64_t FreeMemoryBytes();
 
+// What the process holds in memory now, and the most that it ever held; 0 where it cannot be read.
+struct ResidentBytes {
+  uint64_t now = 0;
+  uint64_t peak = 0;
+};
+ResidentBytes ReadResidentBytes();
+
 // Cores, at least 1: the affinity mask's, or less where a control group has a CPU quota.
 int UsableCores();
 

@@ -101,6 +101,10 @@ absl::Status Checkpoint::AddShard(const std::string& path) {
   return absl::OkStatus();
 }
 
+void Checkpoint::ReleasePages() const {
+  for (const std::unique_ptr<SafetensorsFile>& file : files_) file->ReleasePages();
+}
+
 bool Checkpoint::Has(const std::string& name) const { return home_.count(name) > 0; }
 
 absl::Status Checkpoint::Missing(const std::string& name) const {

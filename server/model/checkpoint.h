@@ -39,6 +39,9 @@ class Checkpoint : public norm::TensorSource {
   absl::Status CheckAllUsed(const std::vector<std::string>& ignored_suffixes,
                             const std::string& reason) const;
 
+  // See SafetensorsFile::ReleasePages, of all shards.
+  void ReleasePages() const;
+
   uint64_t consumed_elements() const { return consumed_elements_; }
 
  private:

@@ -170,6 +170,7 @@ absl::Status Loader::LoadEmbedding() {
                       checkpoint_->TakeWeight(names_.embedding + ".weight", config_.vocab,
                                               config_.hidden));
   model_.embedding = Pack(table);
+  checkpoint_->ReleasePages();
   if (!names_.positions.empty()) {
     NS_ASSIGN_OR_RETURN(model_.positions,
                         checkpoint_->Parameter(names_.positions + ".weight",
@@ -224,6 +225,8 @@ absl::Status Loader::LoadLayers(const norm::NormInputs& inputs) {
     if (fold_) norm::FoldLayer(layer, heads, Pairs(), norms, linears, model_.plan.folded);
     NS_RETURN_IF_ERROR(norm::FreezeLayer(inputs, layer, norms));
     AddLayer(norms, linears);
+    linears = {};  // views into the file
+    checkpoint_->ReleasePages();
   }
   return absl::OkStatus();
 }

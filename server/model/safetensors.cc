@@ -90,6 +90,8 @@ SafetensorsFile::~SafetensorsFile() {
   if (map_ != nullptr) munmap(map_, file_bytes_);
 }
 
+void SafetensorsFile::ReleasePages() const { madvise(map_, file_bytes_, MADV_DONTNEED); }
+
 absl::StatusOr<at::Tensor> SafetensorsFile::Tensor(const std::string& name) const {
   const auto it = entries_.find(name);
   if (it == entries_.end()) {

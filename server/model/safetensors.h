@@ -45,6 +45,10 @@ class SafetensorsFile {
   // InvalidArgument for a dtype that no weight may have; NotFound if absent.
   absl::StatusOr<at::Tensor> Tensor(const std::string& name) const;
 
+  // Gives the memory of all pages read so far back to the system. Tensors stay valid: their pages are
+  // read again, mostly from the system's file cache.
+  void ReleasePages() const;
+
  private:
   SafetensorsFile() = default;
 

@@ -83,6 +83,11 @@ TEST(CacheSizeTest, FlagsDecideAndAreChecked) {
 TEST(MachineTest, SaysSomethingPlausible) {
   EXPECT_GT(FreeMemoryBytes(), uint64_t{1} << 20);
   EXPECT_GE(UsableCores(), 1);
+  const ResidentBytes before = ReadResidentBytes();
+  EXPECT_GT(before.now, uint64_t{1} << 20);
+  EXPECT_GE(before.peak, before.now);
+  const std::vector<char> touched(size_t{32} << 20, 'x');
+  EXPECT_GE(ReadResidentBytes().now, before.now + touched.size() / 2);
 }
 
 absl::StatusOr<rpc::GenerationDefaults> Defaults(const std::string& json) {

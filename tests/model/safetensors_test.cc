@@ -8,6 +8,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include "model/crafted_checkpoint.h"
 
 namespace normserve::model {
@@ -123,6 +128,38 @@ TEST(Safetensors, UnalignedTensorsAreCopied) {
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->Tensor("w")->item<float>(), value);
   EXPECT_THAT(std::string((*file)->Tensor("b").status().message()), HasSubstr("dtype U8"));
+}
+
+// Bytes of a mapped file that this process holds, from the kernel's own account.
+size_t ResidentBytesOf(const std::string& path) {
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  size_t kib = 0;
+  bool inside = false;
+  while (std::getline(maps, line)) {
+    const bool header = line.find('-') < line.find(' ');
+    if (header) inside = line.size() >= path.size() && line.substr(line.size() - path.size()) == path;
+    if (inside && line.rfind("Rss:", 0) == 0) kib += std::strtoull(line.c_str() + 4, nullptr, 10);
+  }
+  return kib * 1024;
+}
+
+// A checkpoint is read tensor by tensor into the kernels' own layout: held twice, it would need twice
+// the memory.
+TEST(Safetensors, ReleasedPagesAreNoLongerHeldAndReadTheSame) {
+  constexpr int64_t kElements = int64_t{1} << 20;
+  const CraftedFolder folder;
+  folder.Write("model.safetensors", SafetensorsBytes(Tensors{{"w", at::arange(kElements, at::kFloat)}}));
+  const std::string path = std::filesystem::canonical(folder.path() + "/model.safetensors");
+  const auto file = SafetensorsFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto w = (*file)->Tensor("w");
+  ASSERT_TRUE(w.ok()) << w.status();
+  const double sum = w->sum(at::kDouble).item<double>();
+  ASSERT_GE(ResidentBytesOf(path), size_t{kElements} * sizeof(float));
+  (*file)->ReleasePages();
+  EXPECT_EQ(ResidentBytesOf(path), 0u);
+  EXPECT_EQ(w->sum(at::kDouble).item<double>(), sum);
 }
 
 }  // namespace
