@@ -20,7 +20,7 @@ endif()
 # of the sources, and costs half as long to compile so.
 function(ns_cold name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  # At -O1 newer versions of gcc take std::regex's own members for uninitialised.
+  # Newer versions of gcc then take what an empty std::optional does not hold for uninitialised.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-Wno-maybe-uninitialized>)
   endif()
