@@ -4,7 +4,6 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
-#include <future>
 #include <set>
 #include <string>
 #include <thread>
@@ -208,12 +207,18 @@ grpc::Status CallWithBytes(const TestServer& server, const std::string& method,
   grpc::ClientContext context;
   const grpc::Slice slice(bytes);
   const grpc::ByteBuffer request(&slice, 1);
+  // Through a queue that this thread waits on: gRPC's callbacks would look like races to a sanitizer.
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareUnaryCall(&context, "/normserve.v1.GenerationService/" + method,
+                                          request, &queue);
+  call->StartCall();
   grpc::ByteBuffer response;
-  std::promise<grpc::Status> ended;
-  stub.UnaryCall(&context, "/normserve.v1.GenerationService/" + method, grpc::StubOptions(),
-                 &request, &response,
-                 [&](grpc::Status status) { ended.set_value(std::move(status)); });
-  return ended.get_future().get();
+  grpc::Status status;
+  call->Finish(&response, &status, &status);
+  void* tag = nullptr;
+  bool ok = false;
+  EXPECT_TRUE(queue.Next(&tag, &ok) && ok);
+  return status;
 }
 
 TEST(ServerTest, BytesThatAreNoMessageAreInvalidAndCounted) {
