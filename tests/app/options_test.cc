@@ -102,7 +102,9 @@ TEST(OptionsTest, ErrorsNameTheFlagOrKey) {
       {{"--modle", "a=d"}, "--modle: no such flag (did you mean --model?)"},
       {{"--model", "a=d", "--trheads=4"}, "(did you mean --threads?)"},
       {{"inspect", "d", "--nrm-type", "x"}, "(did you mean --norm-type?)"},
-      {{"--model", "a=d", "--threads", "abc"}, "--threads: Value abc not in range 0 to 4096"},
+      // CLI11 before 2.4 says "range 0 to 4096", later "range [0 - 4096]".
+      {{"--model", "a=d", "--threads", "abc"}, "--threads: Value abc not in range"},
+      {{"--model", "a=d", "--threads", "abc"}, "4096"},
       {{"--model", "a b=d"}, "--model: the name 'a b'"},
       {{"--model", "a\nb=d"}, "--model: the name 'a\\nb'"},
       {{"--model", "\xC3\xA9=d"}, "allowed: 1 to 128 letters, digits, and . _ - : /"},

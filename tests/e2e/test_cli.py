@@ -66,7 +66,7 @@ def test_version():
     (["--model", f"a={BHYT}", "--fold", "maybe"], ["--fold", "maybe"]),
     (["--model", f"a={BHYT}", "--nonsense"], ["--nonsense"]),
     (["--modle", f"a={BHYT}"], ["--modle", "did you mean --model?"]),
-    (["--model", f"a={BHYT}", "--threads", "abc"], ["--threads", "abc", "0 to 4096"]),
+    (["--model", f"a={BHYT}", "--threads", "abc"], ["--threads", "abc", "4096"]),
     (["--model", f"bad name={BHYT}"], ["--model", "bad name", "128"]),
     (["--model", f"a={BHYT}", "--config", "/does/not/exist.yaml"], ["exist.yaml"]),
     (["inspect"], ["DIR"]),
