@@ -65,8 +65,24 @@ build_preset() {
   cmake --build "build/$preset" -j "$(build_jobs)" ${1:+--target "$@"}
 }
 
-# Whether something listens on 127.0.0.1:$1.
-port_is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+# Whether port $1 of 127.0.0.1 cannot be bound: something listens on it or holds it, or this user may
+# not have it. What is no port is not taken: the server has an error for that.
+port_is_taken() {
+  python3 - "$1" <<'EOF'
+import socket
+import sys
+
+with socket.socket() as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: not for TIME_WAIT
+    try:
+        probe.bind(("127.0.0.1", int(sys.argv[1])))
+    except OSError:
+        sys.exit(0)
+    except (ValueError, OverflowError):
+        pass
+sys.exit(1)
+EOF
+}
 
 # Waits until file $1 exists, for at most $2 seconds and while process $3 lives.
 wait_for_file() {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts say. Nothing here installs or builds; it runs after scripts/setup, on a machine that is set up."""
+"""What the scripts of set-up and tests say. Nothing here installs or builds; it runs after scripts/setup, on a machine
+that is set up."""
 import os
 import pathlib
 import re
