@@ -218,7 +218,7 @@ CLI::App* AddLoadCommand(CLI::App* app, LoadOptions* options) {
   AddPromptFlags(command, options);
   command->add_flag("--json", options->json, "print JSON instead of the table");
   command->add_option("--json-out", options->json_file, "also write the JSON to this file");
-  command->add_flag("!--no-progress", options->progress, "draw no progress bar");
+  command->add_flag("--no-progress", options->no_progress, "draw no progress bar");
   AddConnectionFlags(command, &options->connection);
   AddRequestFlags(command, &options->request);
   return command;
@@ -238,7 +238,7 @@ absl::Status RunLoad(LoadOptions options) {
   NS_ASSIGN_OR_RETURN(requests, BuildRequests(options, model));
   absl::StatusOr<LoadOutcome> outcome;
   {
-    ProgressBar bar(options.progress && isatty(STDERR_FILENO) != 0);
+    ProgressBar bar(!options.no_progress && isatty(STDERR_FILENO) != 0);
     outcome = run.Run([&bar](const LoadRun::Progress& progress) {
       bar.Update(progress.fraction,
                  absl::StrFormat("%d done, %d in flight, %d tokens", progress.ended,

@@ -25,7 +25,7 @@ struct LoadOptions {
   double lag_limit_ms = 100;
   bool json = false;      // JSON to standard output instead of the table
   std::string json_file;  // and/or to a file
-  bool progress = true;
+  bool no_progress = false;
 };
 
 CLI::App* AddLoadCommand(CLI::App* app, LoadOptions* options);

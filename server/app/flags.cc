@@ -77,8 +77,8 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
       ->capture_default_str();
   CLI::Option* tokens =
       app.add_option("--kv-cache-tokens", raw.kv_cache_tokens,
-                     "Size of each model's KV cache, in tokens, rounded up to whole blocks. [default: from "
-                     "free memory]")
+                     "Size of each model's KV cache, in tokens, rounded up to whole blocks. "
+                     "[default: as --kv-cache-memory says]")
           ->type_name("TOKENS");
   app.add_option("--kv-cache-memory", raw.kv_cache_memory,
                  "Size of each model's KV cache, in bytes (suffixes K, M, G, T). [default: what "
@@ -118,7 +118,8 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
       ->capture_default_str();
   app.add_option(
          "--simd", o.simd,
-         "Best SIMD target that kernels may use, e.g. AVX2, SSE4, SCALAR. [default: the machine's]")
+         "Best SIMD target that kernels may use, in upper or lower case: AVX2, SSE4, SCALAR, ... "
+         "[default: the machine's]")
       ->type_name("TARGET")
       ->envname("NORMSERVE_SIMD");
 }

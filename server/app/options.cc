@@ -149,6 +149,7 @@ absl::StatusOr<Options> Finish(const RawOptions& raw, bool inspect) {
     o.kv_cache_memory_bytes = *bytes;
   }
   o.prefix_cache = !raw.no_prefix_cache;
+  absl::AsciiStrToUpper(&o.simd);  // as every target is named
   o.log_level = raw.log_level == "debug"     ? base::LogLevel::kDebug
                 : raw.log_level == "warning" ? base::LogLevel::kWarning
                 : raw.log_level == "error"   ? base::LogLevel::kError
@@ -160,7 +161,10 @@ absl::StatusOr<Options> Finish(const RawOptions& raw, bool inspect) {
 
 ParsedCommandLine ParseCommandLine(int argc, const char* const* argv) {
   RawOptions raw;
-  CLI::App app("normserve serves BHyT, SimpleGPT and Llama checkpoints over gRPC.", "normserve");
+  CLI::App app(
+      "normserve serves BHyT, SimpleGPT, LNS, Peri-LN, DyT, Llama and nanoGPT checkpoints over "
+      "gRPC.",
+      "normserve");
   app.set_version_flag("--version", VersionLine());
   app.set_config("--config", "", "Read flags from this YAML file, by their long names.")
       ->type_name("FILE")

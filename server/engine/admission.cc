@@ -2,6 +2,7 @@
 #include "engine/admission.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -19,15 +20,16 @@ absl::Status CheckLength(const Request& request, const RunnerInfo& info) {
   const uint64_t prompt = request.prompt.size();
   const uint64_t room_for = request.score_from ? 0 : 1;  // at least one new token
   const char* plus = request.score_from ? "" : " and at least 1 new token";
+  const std::string allowed = absl::StrCat("; allowed: 1 to ", MaxSequenceTokens(info) - room_for);
   if (prompt + room_for > info.max_context_tokens) {
     return absl::InvalidArgumentError(absl::StrCat(
         "prompt: ", prompt, " tokens", plus, " exceed the model's context, max_context_tokens is ",
-        info.max_context_tokens));
+        info.max_context_tokens, allowed));
   }
   if (prompt + room_for > PoolTokens(info)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "prompt: ", prompt, " tokens", plus, " exceed the whole KV cache, which holds ",
-        PoolTokens(info), " tokens (", info.blocks, " blocks of ", info.block_size, ")"));
+        PoolTokens(info), " tokens (", info.blocks, " blocks of ", info.block_size, ")", allowed));
   }
   return absl::OkStatus();
 }

@@ -93,19 +93,26 @@ absl::Status ParseLogitBias(const v1::SamplingParams& message, const ServedModel
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> MaxNewTokens(const v1::StopCriteria& message, size_t prompt_tokens,
-                                      const GenerationDefaults& defaults) {
+// `origin`, for an error, where the caller did not say the number.
+struct NewTokenLimit {
+  uint32_t tokens = 0;
+  const char* origin = "";
+};
+
+absl::StatusOr<NewTokenLimit> MaxNewTokens(const v1::StopCriteria& message, size_t prompt_tokens,
+                                           const GenerationDefaults& defaults) {
   if (message.has_max_new_tokens()) {
     if (message.max_new_tokens() == 0) {
       return absl::InvalidArgumentError("stop.max_new_tokens: 0; allowed: 1 or more");
     }
-    return message.max_new_tokens();
+    return NewTokenLimit{message.max_new_tokens()};
   }
-  if (defaults.max_new_tokens) return *defaults.max_new_tokens;
+  constexpr const char* kModels = ", by the model's generation_config.json";
+  if (defaults.max_new_tokens) return NewTokenLimit{*defaults.max_new_tokens, kModels};
   if (defaults.max_length && *defaults.max_length > prompt_tokens) {
-    return *defaults.max_length - static_cast<uint32_t>(prompt_tokens);
+    return NewTokenLimit{*defaults.max_length - static_cast<uint32_t>(prompt_tokens), kModels};
   }
-  return defaults.server_max_new_tokens;
+  return NewTokenLimit{defaults.server_max_new_tokens, ", the server's default"};
 }
 
 absl::Status ParseStopStrings(const v1::StopCriteria& message, const ServedModel& model,
@@ -180,13 +187,15 @@ absl::StatusOr<engine::SamplingParams> ParseSampling(const v1::SamplingParams& m
 absl::StatusOr<engine::StopCriteria> ParseStop(const v1::StopCriteria& message,
                                                size_t prompt_tokens, const ServedModel& model) {
   engine::StopCriteria stop;
-  NS_ASSIGN_OR_RETURN(stop.max_new_tokens, MaxNewTokens(message, prompt_tokens, model.defaults));
+  NS_ASSIGN_OR_RETURN(const NewTokenLimit limit,
+                      MaxNewTokens(message, prompt_tokens, model.defaults));
+  stop.max_new_tokens = limit.tokens;
   if (message.has_min_new_tokens()) {
     stop.min_new_tokens = message.min_new_tokens();
     if (stop.min_new_tokens > stop.max_new_tokens) {
       return absl::InvalidArgumentError(absl::StrCat("stop.min_new_tokens: ", stop.min_new_tokens,
                                                      "; allowed: 0 to max_new_tokens (",
-                                                     stop.max_new_tokens, ")"));
+                                                     limit.tokens, limit.origin, ")"));
     }
   } else {
     stop.min_new_tokens = std::min(model.defaults.min_new_tokens.value_or(0), stop.max_new_tokens);

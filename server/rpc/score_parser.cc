@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Score items to engine requests: what is context, what is scored.
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,10 +14,11 @@ constexpr int kMaxItems = 1024;
 // Of a whole answer: protobuf cannot write a message beyond 2 GiB, and gRPC aborts on trying.
 constexpr uint64_t kMaxAlternatives = uint64_t{1} << 26;
 
-// All tokens, and how many of them are only context.
+// All tokens, how many of them are only context, and the field that the others come from.
 struct Span {
   std::vector<uint32_t> tokens;
   size_t context = 0;
+  std::string scored_field;
 };
 
 absl::StatusOr<Span> ParseTextPair(const std::string& field, const v1::ScoreItem::TextPair& pair,
@@ -27,6 +29,7 @@ absl::StatusOr<Span> ParseTextPair(const std::string& field, const v1::ScoreItem
   NS_ASSIGN_OR_RETURN(span.tokens,
                       EncodedText(field, pair.context() + pair.continuation(), add_special, model));
   span.context = context.size();
+  span.scored_field = field + ".continuation";
   return span;
 }
 
@@ -35,8 +38,9 @@ absl::StatusOr<Span> ParseTokenPair(const std::string& field, const v1::ScoreIte
   Span span;
   NS_ASSIGN_OR_RETURN(span.tokens, CheckedIds(field + ".context", pair.context(), model));
   span.context = span.tokens.size();
+  span.scored_field = field + ".continuation";
   NS_ASSIGN_OR_RETURN(const std::vector<uint32_t> continuation,
-                      CheckedIds(field + ".continuation", pair.continuation(), model));
+                      CheckedIds(span.scored_field, pair.continuation(), model));
   span.tokens.insert(span.tokens.end(), continuation.begin(), continuation.end());
   return span;
 }
@@ -50,12 +54,14 @@ absl::StatusOr<Span> ParseItem(const std::string& field, const v1::ScoreItem& it
     case v1::ScoreItem::kTokenPair:
       return ParseTokenPair(field + ".token_pair", item.token_pair(), model);
     case v1::ScoreItem::kText: {
+      span.scored_field = field + ".text";
       NS_ASSIGN_OR_RETURN(span.tokens,
-                          EncodedText(field + ".text", item.text(), add_special, model));
+                          EncodedText(span.scored_field, item.text(), add_special, model));
       return span;
     }
     case v1::ScoreItem::kTokenIds: {
-      NS_ASSIGN_OR_RETURN(span.tokens, CheckedIds(field + ".token_ids", item.token_ids(), model));
+      span.scored_field = field + ".token_ids";
+      NS_ASSIGN_OR_RETURN(span.tokens, CheckedIds(span.scored_field, item.token_ids(), model));
       return span;
     }
     case v1::ScoreItem::ITEM_NOT_SET:
@@ -86,7 +92,7 @@ absl::StatusOr<std::vector<ScoreWork>> ParseScore(const v1::ScoreRequest& messag
     NS_ASSIGN_OR_RETURN(Span span, ParseItem(field, message.items(i), add_special, model));
     if (span.tokens.size() <= span.context) {
       return absl::InvalidArgumentError(
-          absl::StrCat(field, ": has no tokens to score; allowed: 1 or more"));
+          absl::StrCat(span.scored_field, ": has no tokens to score; allowed: 1 or more"));
     }
     ScoreWork one;
     one.unscored_tokens = span.context == 0 ? 1 : 0;

@@ -86,6 +86,7 @@ TEST(OptionsTest, SimdComesFromTheEnvironmentLast) {
   setenv("NORMSERVE_SIMD", "SSE4", 1);
   EXPECT_EQ(Parse({"--model", "a=d"}).options->simd, "SSE4");
   EXPECT_EQ(Parse({"--model", "a=d", "--simd", "AVX2"}).options->simd, "AVX2");
+  EXPECT_EQ(Parse({"--model", "a=d", "--simd", "avx2"}).options->simd, "AVX2");
   unsetenv("NORMSERVE_SIMD");
   EXPECT_EQ(Parse({"--model", "a=d"}).options->simd, "");
 }
@@ -153,6 +154,10 @@ TEST(OptionsTest, ConfigErrorsNameTheKey) {
 
 TEST(OptionsTest, HelpShowsEveryFlagAndVersionOneLine) {
   const ParsedCommandLine help = Parse({"--help"});
+  const std::string about = help.out.substr(0, help.out.find("--model"));
+  for (const char* family : {"BHyT", "SimpleGPT", "LNS", "Peri-LN", "DyT", "Llama", "nanoGPT"}) {
+    EXPECT_THAT(about, HasSubstr(family));
+  }
   EXPECT_EQ(help.exit_code, 0);
   for (const char* flag : {"--model",
                            "--listen",

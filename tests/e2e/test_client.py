@@ -76,6 +76,11 @@ def test_errors_name_the_code_and_end_with_1(server, arguments, code):
     assert result.stderr.startswith(f"error: {code}: ") and len(result.stderr.splitlines()) == 1
 
 
+def test_the_help_shows_flags_as_they_are_written():
+    result = subprocess.run([str(CLIENT), "load", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert re.search(r"^ *--no-progress +draw", result.stdout, re.M) and "{false}" not in result.stdout
+
+
 def test_an_absent_server_is_unavailable():
     result = subprocess.run([str(CLIENT), "generate", "x", "--target", "127.0.0.1:1"], capture_output=True, text=True,
                             timeout=60, check=False)

@@ -22,7 +22,8 @@ TEST(EngineLimitsRegressionTest, PromptBeyondThePoolIsRefusedAtTheDoor) {
   Harness harness(runner);
   const auto refused = harness.Submit(Prompt(std::vector<uint32_t>(300, 1), 5));
   EXPECT_EQ(refused.handle.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.handle.status().message()), HasSubstr("256 tokens"));
+  EXPECT_THAT(std::string(refused.handle.status().message()),
+              HasSubstr("256 tokens (16 blocks of 16); allowed: 1 to 255"));
   EXPECT_TRUE(harness.Run(Prompt({1, 2, 3, 4, 5}, 5)).status.ok());
   // One that fits but cannot grow, with a neighbour that proceeds.
   auto large = harness.Submit(Prompt(std::vector<uint32_t>(250, 1), 50));
@@ -39,9 +40,11 @@ TEST(EngineLimitsRegressionTest, PromptBeyondTheContextIsRefusedAtTheDoor) {
   const auto refused = harness.Submit(Prompt(std::vector<uint32_t>(256, 1), 1));
   EXPECT_EQ(refused.handle.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.handle.status().message()),
-              HasSubstr("max_context_tokens is 256"));
+              HasSubstr("max_context_tokens is 256; allowed: 1 to 255"));
   EXPECT_EQ(harness.Run(Prompt(std::vector<uint32_t>(255, 1), 9)).tokens.size(), 1u);
   EXPECT_EQ(harness.Run(ScoreFrom(std::vector<uint32_t>(256, 1), 255)).tokens.size(), 1u);
+  const auto unscored = harness.Submit(ScoreFrom(std::vector<uint32_t>(257, 1), 255));
+  EXPECT_THAT(std::string(unscored.handle.status().message()), HasSubstr("; allowed: 1 to 256"));
 }
 
 // A6: the queue is bounded; the overflow is refused at once and the accepted ones finish.

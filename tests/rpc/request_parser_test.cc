@@ -181,6 +181,21 @@ TEST_F(RequestParserTest, MaxLengthCountsThePrompt) {
   EXPECT_EQ(Parse("token_ids { ids: [1, 2, 3] }")->stop.max_new_tokens, 256u);
 }
 
+TEST_F(RequestParserTest, AMinimumAboveALimitThatTheCallerDidNotSetSaysWhoseThatIs) {
+  const auto said = [&](const char* stop) {
+    return std::string(Parse(std::string("text: 'a' stop { ") + stop + " }").status().message());
+  };
+  EXPECT_EQ(said("min_new_tokens: 600"),
+            "stop.min_new_tokens: 600; allowed: 0 to max_new_tokens (256, the server's default)");
+  EXPECT_THAT(said("min_new_tokens: 600 max_new_tokens: 256"), HasSubstr("max_new_tokens (256)"));
+  model_.defaults.max_length = 20;
+  EXPECT_THAT(said("min_new_tokens: 600"),
+              HasSubstr("(18, by the model's generation_config.json)"));
+  model_.defaults.max_new_tokens = 33;
+  EXPECT_THAT(said("min_new_tokens: 600"),
+              HasSubstr("(33, by the model's generation_config.json)"));
+}
+
 TEST_F(RequestParserTest, TruncationKeepsTheLastTokens) {
   EXPECT_THAT(Parse("token_ids { ids: [1, 2, 3, 4] } truncate_prompt_tokens: 3")->prompt,
               ElementsAre(2, 3, 4));
@@ -248,7 +263,12 @@ TEST_F(RequestParserTest, BadScoreItemsAreNamed) {
   } cases[] = {
       {"", "items: 0 items; allowed: 1 to 1024"},
       {"items { text: 'a' } items {}", "items[1]: absent"},
-      {"items { token_pair { context { ids: 1 } } }", "items[0]: has no tokens to score"},
+      {"items { token_pair { context { ids: 1 } } }",
+       "items[0].token_pair.continuation: has no tokens to score; allowed: 1 or more"},
+      {"items { text_pair { context: 'a' } }",
+       "items[0].text_pair.continuation: has no tokens to score"},
+      {"items { text: '' } add_special_tokens: false", "items[0].text: has no tokens to score"},
+      {"items { token_ids {} }", "items[0].token_ids: has no tokens to score"},
       {"items { token_ids { ids: [1, 999] } }", "items[0].token_ids.ids[1]: 999"},
       {"items { text: 'a' } top_logprobs: 259", "top_logprobs: 259"},
       {"items { text: 'a' } priority: 200", "priority: 200"},
