@@ -33,20 +33,26 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def start(binary: str, cases: list[pathlib.Path]) -> tuple[subprocess.Popen, str]:
-    ready = pathlib.Path(tempfile.mkdtemp(prefix="golden-")) / "ready.json"
+    with tempfile.TemporaryDirectory(prefix="golden-") as state:
+        return start_in(pathlib.Path(state), binary, cases)
+
+
+def start_in(state: pathlib.Path, binary: str, cases: list[pathlib.Path]):
+    """The folder `state` may go once this returns."""
+    ready = state / "ready.json"
     command = [binary, "--dtype", "float32", "--device", "cpu", "--ready-file", str(ready)]
     command += ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]
     command += ["--kv-cache-tokens", "1024", "--threads", "1"]
     for case in cases:
         command += ["--model", f"{case.name}={case}"]
-    log = ready.parent / "server.log"
+    log = state / "server.log"
     with open(log, "w", encoding="utf-8") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file)
     deadline = time.monotonic() + 120
     while not ready.exists() or not ready.read_text():
         if server.poll() is not None or time.monotonic() > deadline:
             server.terminate()
-            raise SystemExit(f"the server did not come up, see {log}")
+            raise SystemExit(f"the server did not come up:\n{log.read_text()}")
         time.sleep(0.05)
     return server, f"127.0.0.1:{json.loads(ready.read_text())['grpc_port']}"
 

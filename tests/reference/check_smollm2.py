@@ -30,17 +30,24 @@ LOGPROB_TOLERANCE = 2e-3
 
 def start_server(binary: str, folder: str, dtype: str) -> tuple[subprocess.Popen, str]:
     """A server on free ports; its gRPC address."""
-    ready = pathlib.Path(tempfile.mkdtemp(prefix="smollm2-")) / "ready.json"
+    with tempfile.TemporaryDirectory(prefix="smollm2-") as state:
+        return start_server_in(pathlib.Path(state), binary, folder, dtype)
+
+
+def start_server_in(state: pathlib.Path, binary: str, folder: str, dtype: str):
+    """The folder `state` may go once this returns."""
+    ready = state / "ready.json"
     command = [binary, "--model", f"smollm2={folder}", "--dtype", dtype, "--device", "cpu"]
     command += ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]
     command += ["--ready-file", str(ready)]
-    log = ready.parent / "server.log"
+    log = state / "server.log"
     with open(log, "w", encoding="utf-8") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file)
     deadline = time.monotonic() + 300
     while not ready.exists() or not ready.read_text():
         if server.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"the server did not come up, see {log}")
+            server.terminate()
+            raise SystemExit(f"the server did not come up:\n{log.read_text()}")
         time.sleep(0.05)
     return server, f"127.0.0.1:{json.loads(ready.read_text())['grpc_port']}"
 

@@ -15,22 +15,23 @@ def load():
     """(messages module, services module) of normserve.v1."""
     from grpc_tools import protoc
 
-    folder = tempfile.mkdtemp(prefix="normserve-stubs-")
     proto = ROOT / "proto" / "normserve" / "v1" / "generation.proto"
-    code = protoc.main(
-        [
-            "protoc",
-            f"-I{ROOT / 'proto'}",
-            f"--python_out={folder}",
-            f"--grpc_python_out={folder}",
-            str(proto),
-        ]
-    )
-    if code != 0:
-        raise RuntimeError(f"protoc failed on {proto}")
-    sys.path.insert(0, folder)
-    messages = importlib.import_module("normserve.v1.generation_pb2")
-    services = importlib.import_module("normserve.v1.generation_pb2_grpc")
+    with tempfile.TemporaryDirectory(prefix="normserve-stubs-") as folder:
+        code = protoc.main(
+            [
+                "protoc",
+                f"-I{ROOT / 'proto'}",
+                f"--python_out={folder}",
+                f"--grpc_python_out={folder}",
+                str(proto),
+            ]
+        )
+        if code != 0:
+            raise RuntimeError(f"protoc failed on {proto}")
+        sys.path.insert(0, folder)
+        messages = importlib.import_module("normserve.v1.generation_pb2")
+        services = importlib.import_module("normserve.v1.generation_pb2_grpc")
+        sys.path.remove(folder)
     return messages, services
 
 
