@@ -63,6 +63,7 @@ absl::StatusOr<ModelInService> LoadModel(const app::NamedModel& named, const app
                             {"norm_type", card.norm_type},
                             {"parameters", card.parameter_count},
                             {"dtype", card.dtype},
+                            {"quantization", card.quantization},
                             {"kv_cache_tokens", card.kv_cache_tokens},
                             {"seconds", absl::ToDoubleSeconds(absl::Now() - start)}});
   if (card.kv_cache_tokens < out.engine->runner_info().max_context_tokens) {

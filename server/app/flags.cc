@@ -8,7 +8,24 @@ namespace {
 
 CLI::IsMember OneOf(std::vector<std::string> values) { return CLI::IsMember(std::move(values)); }
 CLI::IsMember Dtypes() { return OneOf({"float32", "bfloat16"}); }
+CLI::IsMember Quantizations() { return OneOf({"none", "int8", "int4"}); }
+CLI::IsMember HeadQuantizations() { return OneOf({"auto", "none", "int8", "int4"}); }
 CLI::IsMember Folds() { return OneOf({"auto", "on", "off"}); }
+
+void AddQuantizeFlags(CLI::App& app, Options& o) {
+  app.add_option("--quantize", o.quantize,
+                 "Round the layers' linear weights when loading: none, int8 (8.5 bits each) or int4 (5 "
+                 "bits each). Norms and activations are not touched.")
+      ->type_name("TYPE")
+      ->check(Quantizations())
+      ->capture_default_str();
+  app.add_option("--quantize-head", o.quantize_head,
+                 "The same for the embedding table and the output head; auto: int8 with --quantize, "
+                 "else none.")
+      ->type_name("TYPE")
+      ->check(HeadQuantizations())
+      ->capture_default_str();
+}
 
 void AddModelFlags(CLI::App& app, RawOptions& raw) {
   Options& o = raw.options;
@@ -41,6 +58,7 @@ void AddModelFlags(CLI::App& app, RawOptions& raw) {
       ->type_name("MODE")
       ->check(Folds())
       ->capture_default_str();
+  AddQuantizeFlags(app, o);
 }
 
 void AddEndpointFlags(CLI::App& app, RawOptions& raw) {
@@ -144,6 +162,7 @@ void AddInspect(CLI::App& app, RawOptions& raw) {
       ->type_name("MODE")
       ->check(Folds())
       ->capture_default_str();
+  AddQuantizeFlags(*inspect, o);
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ std::string InspectTable(const Checkpoint& checkpoint) {
   Row(&out, "parameters", absl::StrCat(d.parameter_count));
   Row(&out, "checkpoint dtype", d.checkpoint_dtype);
   Row(&out, "dtype", d.dtype);
+  Row(&out, "quantization", absl::StrCat(d.quantization, ", embedding and head ", d.head_quantization));
   Row(&out, "layers", absl::StrCat(d.layer_count));
   Row(&out, "hidden size", absl::StrCat(d.hidden_size));
   Row(&out, "heads", absl::StrCat(d.heads, " (key/value ", d.kv_heads, ", of ", d.head_dim, ")"));
@@ -81,6 +82,8 @@ std::string InspectJson(const Checkpoint& checkpoint) {
       {"parameter_count", d.parameter_count},
       {"checkpoint_dtype", d.checkpoint_dtype},
       {"dtype", d.dtype},
+      {"quantization", d.quantization},
+      {"head_quantization", d.head_quantization},
       {"layer_count", d.layer_count},
       {"hidden_size", d.hidden_size},
       {"heads", d.heads},

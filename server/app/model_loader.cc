@@ -42,9 +42,18 @@ auto EndThrows(const Options& options, const Load& load) -> decltype(load()) {
   }
 }
 
+model::Quantization QuantizationOf(const std::string& name) {
+  if (name == "int8") return model::Quantization::kInt8;
+  return name == "int4" ? model::Quantization::kInt4 : model::Quantization::kNone;
+}
+
 model::LoadOptions LoadOptionsOf(const Options& options, const std::string& name) {
   model::LoadOptions load;
   load.dtype = options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  load.quantize = QuantizationOf(options.quantize);
+  load.quantize_head = options.quantize_head != "auto" ? QuantizationOf(options.quantize_head)
+                       : options.quantize != "none"     ? model::Quantization::kInt8
+                                                        : model::Quantization::kNone;
   const auto norm_type = options.norm_types.find(name);
   if (norm_type != options.norm_types.end()) load.norm_type = norm_type->second;
   const auto seq_len = options.bhyt_seq_lens.find(name);
@@ -98,6 +107,8 @@ rpc::ModelCard CardOf(const std::string& name, const model::CausalLm& model) {
   card.norm_type = description.norm_type;
   card.parameter_count = description.parameter_count;
   card.dtype = description.dtype;
+  card.quantization = description.quantization;
+  card.head_quantization = description.head_quantization;
   card.device = "cpu";
   card.layer_count = static_cast<uint32_t>(description.layer_count);
   card.hidden_size = static_cast<uint32_t>(description.hidden_size);

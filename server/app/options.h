@@ -33,6 +33,8 @@ struct Options {
   std::map<std::string, std::string> norm_types;  // by model name
   std::map<std::string, int64_t> bhyt_seq_lens;   // by model name
   std::string fold = "auto";
+  std::string quantize = "none";
+  std::string quantize_head = "auto";  // auto: int8 wherever `quantize` is not none
 
   uint32_t block_size = 32;
   std::optional<uint64_t> kv_cache_tokens;        // per model

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "kernels/linear_rows.h"
 #include "kernels/op_args.h"
@@ -20,6 +21,14 @@ namespace {
 // Rows that one pass over the weights serves: enough that reading the weights costs nothing beside
 // the arithmetic, few enough that the interleaved inputs stay in the cache.
 constexpr int64_t kRowsPerPass = 96;
+
+int64_t PanelsOf(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
+
+WeightFormat CheckFormat(int64_t format) {
+  TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kInt4),
+              "format: ", format, ", allowed 0..", static_cast<int64_t>(WeightFormat::kInt4));
+  return static_cast<WeightFormat>(format);
+}
 
 template <typename From, typename To>
 void PackPanels(const at::Tensor& weight, To* panels, int64_t begin, int64_t end) {
@@ -41,7 +50,7 @@ void PackPanels(const at::Tensor& weight, To* panels, int64_t begin, int64_t end
 
 template <typename To>
 void PackAs(const at::Tensor& weight, To* panels) {
-  const int64_t count = (weight.size(0) + kPanel - 1) / kPanel;
+  const int64_t count = PanelsOf(weight.size(0));
   ForItems(count, 1, weight.size(1) * kPanel, [&](int64_t begin, int64_t end) {
     switch (weight.scalar_type()) {
       case at::kFloat: return PackPanels<float, To>(weight, panels, begin, end);
@@ -51,15 +60,52 @@ void PackAs(const at::Tensor& weight, To* panels) {
   });
 }
 
-at::Tensor PackWeightCpu(const at::Tensor& weight, at::ScalarType dtype) {
+// A panel's weights as [groups * 32, 16] float32 first, then rounded.
+template <typename From, class Group>
+void QuantisePanels(const at::Tensor& weight, Group* panels, int64_t begin, int64_t end) {
+  const int64_t n = weight.size(0), k = weight.size(1), groups = GroupsOf(k);
+  std::vector<float> block(static_cast<size_t>(groups * kGroup * kPanel));
+  const From* from = weight.const_data_ptr<From>();
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t lanes = std::min(kPanel, n - p * kPanel);
+    if (lanes < kPanel) std::fill(block.begin(), block.end(), 0.0f);
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const From* row = from + (p * kPanel + lane) * weight.stride(0);
+      for (int64_t i = 0; i < k; ++i) {
+        block[static_cast<size_t>(i * kPanel + lane)] = static_cast<float>(row[i * weight.stride(1)]);
+      }
+    }
+    QuantisePanelCpu(block.data(), groups, panels + p * groups);
+  }
+}
+
+template <class Group>
+at::Tensor Quantise(const at::Tensor& weight) {
+  const int64_t count = PanelsOf(weight.size(0)), k = weight.size(1);
+  at::Tensor panels = at::empty({count, GroupsOf(k), static_cast<int64_t>(sizeof(Group))},
+                                weight.options().dtype(at::kByte));
+  Group* to = reinterpret_cast<Group*>(panels.data_ptr<uint8_t>());
+  ForItems(count, 1, k * kPanel, [&](int64_t begin, int64_t end) {
+    switch (weight.scalar_type()) {
+      case at::kFloat: return QuantisePanels<float>(weight, to, begin, end);
+      case at::kBFloat16: return QuantisePanels<at::BFloat16>(weight, to, begin, end);
+      default: return QuantisePanels<at::Half>(weight, to, begin, end);
+    }
+  });
+  return panels;
+}
+
+at::Tensor PackWeightCpu(const at::Tensor& weight, int64_t format) {
   TORCH_CHECK(weight.dim() == 2, "weight: expected [N, K], got ", weight.sizes());
   TORCH_CHECK(weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16 ||
                   weight.scalar_type() == at::kHalf,
               "weight: expected float32, bfloat16 or float16, got ", weight.scalar_type());
-  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16,
-              "dtype: expected float32 or bfloat16, got ", dtype);
-  const int64_t count = (weight.size(0) + kPanel - 1) / kPanel;
-  at::Tensor panels = at::empty({count, weight.size(1), kPanel}, weight.options().dtype(dtype));
+  const WeightFormat to = CheckFormat(format);
+  if (to == WeightFormat::kInt8) return Quantise<Int8Group>(weight);
+  if (to == WeightFormat::kInt4) return Quantise<Int4Group>(weight);
+  const at::ScalarType dtype = to == WeightFormat::kFloat32 ? at::kFloat : at::kBFloat16;
+  at::Tensor panels = at::empty({PanelsOf(weight.size(0)), weight.size(1), kPanel},
+                                weight.options().dtype(dtype));
   if (dtype == at::kFloat) {
     PackAs(weight, panels.data_ptr<float>());
   } else {
@@ -68,37 +114,49 @@ at::Tensor PackWeightCpu(const at::Tensor& weight, at::ScalarType dtype) {
   return panels;
 }
 
-RowType CheckPanels(const at::Tensor& panels, int64_t n) {
-  TORCH_CHECK(panels.dim() == 3 && panels.is_contiguous() && panels.size(2) == kPanel &&
-                  panels.size(0) == (n + kPanel - 1) / kPanel,
-              "panels: expected packed [ceil(", n, " / 16), K, 16], got ", panels.sizes());
-  TORCH_CHECK(panels.scalar_type() == at::kFloat || panels.scalar_type() == at::kBFloat16,
-              "panels: expected float32 or bfloat16, got ", panels.scalar_type());
-  return panels.scalar_type() == at::kFloat ? RowType::kFloat32 : RowType::kBFloat16;
+// The packed tensor of a [n, k] weight, as PackWeightCpu makes it.
+void CheckPanels(const at::Tensor& panels, WeightFormat format, int64_t n, int64_t k) {
+  const bool quantised = IsQuantised(format);
+  const int64_t group_bytes =
+      format == WeightFormat::kInt8 ? sizeof(Int8Group) : sizeof(Int4Group);
+  const int64_t inner = quantised ? GroupsOf(k) : k, last = quantised ? group_bytes : kPanel;
+  TORCH_CHECK(panels.dim() == 3 && panels.is_contiguous() && panels.size(0) == PanelsOf(n) &&
+                  panels.size(1) == inner && panels.size(2) == last,
+              "panels: expected packed [", PanelsOf(n), ", ", inner, ", ", last, "], got ",
+              panels.sizes());
+  const at::ScalarType dtype = quantised                            ? at::kByte
+                               : format == WeightFormat::kBFloat16 ? at::kBFloat16
+                                                                    : at::kFloat;
+  TORCH_CHECK(panels.scalar_type() == dtype, "panels: expected ", dtype, ", got ",
+              panels.scalar_type());
 }
 
 // One pass: at most kRowsPerPass rows, their inputs interleaved in `packed`.
 void LinearPass(const LinearRows& rows, float* packed) {
+  const bool quantised = IsQuantised(rows.format);
   // A single float32 row is its own interleaving.
-  const bool as_is = rows.rows == 1 && rows.x_type == RowType::kFloat32;
+  const bool as_is = rows.rows == 1 && rows.x_type == RowType::kFloat32 && !quantised;
   if (!as_is) {
-    const RowTiles tiles = TilesOf(rows.rows);
+    const auto pack = quantised ? QuantiseInputsCpu : PackInputsCpu;
+    const RowTiles tiles = TilesOf(rows.format, rows.rows);
     const int64_t tile_cost = rows.rows / tiles.count * rows.k;
     ForItems(tiles.count, 1, tile_cost,
-             [&](int64_t begin, int64_t end) { PackInputsCpu(rows, begin, end, packed); });
+             [&](int64_t begin, int64_t end) { pack(rows, begin, end, packed); });
   }
   const float* inputs = as_is ? static_cast<const float*>(rows.x) : packed;
-  const int64_t panels = (rows.n + kPanel - 1) / kPanel;
-  ForItems(panels, PanelsAtOnce(rows.rows), rows.k * kPanel / 4 * rows.rows,
-           [&](int64_t begin, int64_t end) { LinearPanelsCpu(rows, inputs, begin, end); });
+  const auto run = quantised ? QuantisedPanelsCpu : LinearPanelsCpu;
+  const int64_t grain = quantised ? QuantisedPanelsAtOnce(rows.rows) : PanelsAtOnce(rows.rows);
+  ForItems(PanelsOf(rows.n), grain, rows.k * kPanel / 4 * rows.rows,
+           [&](int64_t begin, int64_t end) { run(rows, inputs, begin, end); });
 }
 
-void LinearCpu(const at::Tensor& x, const at::Tensor& panels, int64_t out_features,
+void LinearCpu(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
                const MaybeTensor& bias, const at::Tensor& y) {
   LinearRows rows;
-  rows.w_type = CheckPanels(panels, out_features);
+  rows.format = CheckFormat(format);
   rows.n = out_features;
-  rows.k = panels.size(1);
+  rows.k = x.size(-1);
+  CheckPanels(panels, rows.format, rows.n, rows.k);
   rows.x_type = CheckActivations("x", x, x.size(0), rows.k);
   rows.y_type = CheckActivations("y", y, x.size(0), rows.n);
   rows.panels = panels.const_data_ptr();
@@ -107,7 +165,7 @@ void LinearCpu(const at::Tensor& x, const at::Tensor& panels, int64_t out_featur
   if (bias.has_value()) rows.bias = CheckFloats("bias", *bias, rows.n);
   const int64_t total = x.size(0);
   const int64_t pass = std::min(total, kRowsPerPass);
-  const size_t scratch = static_cast<size_t>(pass * rows.k);
+  const size_t scratch = static_cast<size_t>(PackedInputFloats(rows.format, pass, rows.k));
   std::unique_ptr<float[]> own;
   float* packed = nullptr;
   if (ThreadPool* pool = CurrentPool()) {
@@ -133,29 +191,49 @@ struct EmbedRows {
   int64_t width;
 };
 
+float WidenScale(uint16_t bits) {
+  return static_cast<float>(c10::BFloat16(bits, c10::BFloat16::from_bits()));
+}
+
+// Input i of output `id`, in each format.
+template <typename W>
+float WeightAt(const W* panels, int64_t width, int64_t id, int64_t i) {
+  return static_cast<float>(panels[(id / kPanel * width + i) * kPanel + id % kPanel]);
+}
+float WeightAt(const Int8Group* panels, int64_t width, int64_t id, int64_t i) {
+  const Int8Group& group = panels[id / kPanel * GroupsOf(width) + i / kGroup];
+  const int64_t lane = id % kPanel;
+  return WidenScale(group.scale[lane]) * static_cast<float>(group.Value(lane, i % kGroup));
+}
+float WeightAt(const Int4Group* panels, int64_t width, int64_t id, int64_t i) {
+  const Int4Group& group = panels[id / kPanel * GroupsOf(width) + i / kGroup];
+  const int64_t lane = id % kPanel;
+  return WidenScale(group.scale[lane]) * static_cast<float>(group.Value(lane, i % kGroup)) +
+         WidenScale(group.least[lane]);
+}
+
 template <typename W, typename T>
 void EmbedRange(const EmbedRows& a, const W* panels, T* out, int64_t out_stride, int64_t begin,
                 int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t id = a.ids[t];
-    const W* from = panels + id / kPanel * a.width * kPanel + id % kPanel;
     const float* add = a.positions ? a.positions_table + a.positions[t] * a.width : nullptr;
     T* to = out + t * out_stride;
     for (int64_t i = 0; i < a.width; ++i) {
-      float v = a.scale * static_cast<float>(from[i * kPanel]);
+      float v = a.scale * WeightAt(panels, a.width, a.ids[t], i);
       if (add != nullptr) v += add[i];
       to[i] = static_cast<T>(v);
     }
   }
 }
 
-void EmbedCpu(const at::Tensor& ids, const at::Tensor& panels, int64_t table_rows, double scale,
-              const MaybeTensor& positions, const MaybeTensor& positions_table,
+void EmbedCpu(const at::Tensor& ids, const at::Tensor& panels, int64_t format, int64_t table_rows,
+              double scale, const MaybeTensor& positions, const MaybeTensor& positions_table,
               const at::Tensor& out) {
-  const RowType w_type = CheckPanels(panels, table_rows);
+  const WeightFormat w_format = CheckFormat(format);
   const int64_t tokens = out.size(0);
   EmbedRows a{};
-  a.width = panels.size(1);
+  a.width = out.size(-1);
+  CheckPanels(panels, w_format, table_rows, a.width);
   const RowType y_type = CheckActivations("out", out, tokens, a.width);
   a.ids = CheckInts("ids", ids, tokens);
   a.scale = static_cast<float>(scale);
@@ -180,10 +258,11 @@ void EmbedCpu(const at::Tensor& ids, const at::Tensor& panels, int64_t table_row
         EmbedRange(a, weights, out.data_ptr<at::BFloat16>(), out.stride(0), begin, end);
       }
     };
-    if (w_type == RowType::kFloat32) {
-      run(panels.const_data_ptr<float>());
-    } else {
-      run(panels.const_data_ptr<at::BFloat16>());
+    switch (w_format) {
+      case WeightFormat::kFloat32: return run(panels.const_data_ptr<float>());
+      case WeightFormat::kBFloat16: return run(panels.const_data_ptr<at::BFloat16>());
+      case WeightFormat::kInt8: return run(static_cast<const Int8Group*>(panels.const_data_ptr()));
+      case WeightFormat::kInt4: return run(static_cast<const Int4Group*>(panels.const_data_ptr()));
     }
   });
 }

@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain-pointer arguments of Linear on the CPU, and of its packing; no torch here.
 //
-// Weights lie in panels of 16 outputs, [panels, k, 16]: one vector load gives the weights of 16
-// outputs at one input, every output is one chain of float32 multiply-adds over the inputs in order,
-// and no horizontal sum exists. So a row's bits depend on nothing but that row.
+// Floating-point weights lie in panels of 16 outputs, [panels, k, 16]: every output is one chain of
+// float32 multiply-adds over the inputs in order, and no horizontal sum exists. Quantised weights lie in
+// panels of groups of 32 inputs: a row's inputs are rounded to 16-bit integers with one float32 scale
+// per group (its largest is 32767), a group's products are summed exactly in 32-bit integers, and the
+// groups, scaled, are one chain of float32 multiply-adds in order. So a row's bits depend on nothing but
+// that row.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/norm_rows.h"
+#include "kernels/weight_format.h"
 
 namespace normserve::kernels {
 
-inline constexpr int64_t kPanel = 16;
-
 struct LinearRows {
   RowType x_type = RowType::kFloat32;
-  RowType w_type = RowType::kFloat32;
+  WeightFormat format = WeightFormat::kFloat32;
   RowType y_type = RowType::kFloat32;
   const void* x = nullptr;  // [rows, k]
   int64_t x_stride = 0;
-  const void* panels = nullptr;  // [ceil(n / 16), k, 16]
+  const void* panels = nullptr;  // [ceil(n / 16), k, 16], or [ceil(n / 16), groups] of Int8Group, Int4Group
   const float* bias = nullptr;   // [n], or null
   void* y = nullptr;             // [rows, n]
   int64_t y_stride = 0;
@@ -30,21 +32,50 @@ struct LinearRows {
   int64_t k = 0;
 };
 
-// Rows are handled in tiles of nearly equal height; a tile's inputs are interleaved, [k, height], in
-// float32, so that the kernel reads them in one stream.
+// Rows are handled in tiles of nearly equal height; a tile's inputs are interleaved, so that the kernel
+// reads them in one stream: [k, height] float32, or [groups] of QuantisedInputs<height>.
 struct RowTiles {
   int64_t count = 0;
   int64_t first_row(int64_t tile, int64_t rows) const { return tile * rows / count; }
 };
-RowTiles TilesOf(int64_t rows);
+RowTiles TilesOf(WeightFormat format, int64_t rows);
+
+// One group of inputs of a tile: x = scale * q, and sum = scale * (q0 + q1 + ...), which the least
+// value of a 4-bit group is multiplied with. A group with a NaN or Inf has scale NaN and q 0; one with
+// nothing above 1e-30 is taken as zeros.
+template <int64_t kHeight>
+struct QuantisedInputs {
+  int16_t q[kPairs][kHeight][2];
+  float scale[kHeight];
+  float sum[kHeight];
+};
+
+// Floats that the interleaved inputs of `rows` rows take.
+constexpr int64_t PackedInputFloats(WeightFormat format, int64_t rows, int64_t k) {
+  constexpr int64_t kGroupBytes = sizeof(QuantisedInputs<1>);
+  return IsQuantised(format) ? rows * GroupsOf(k) * (kGroupBytes / 4) : rows * k;
+}
 
 // Panels that one kernel call takes at once for these rows: the grain for splitting the work.
 int64_t PanelsAtOnce(int64_t rows);
 
-// Interleaves the inputs of tiles [begin, end) into `packed` [rows * k].
+// Interleaves the inputs of tiles [begin, end) into `packed`.
 void PackInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
 
 // Outputs of panels [begin, end) for all rows, from the packed inputs.
 void LinearPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
+
+// Rows of a tile at most, and the same three, for quantised weights.
+int64_t QuantisedRowsAtOnce();
+int64_t QuantisedPanelsAtOnce(int64_t rows);
+void QuantiseInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
+void QuantisedPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
+
+// Quantises one panel: weights [groups * 32, 16] float32, inputs beyond the last being 0. The result is
+// the same on every SIMD target. Scale of an 8-bit group: largest magnitude / 127, rounded up to
+// bfloat16. A 4-bit group: the best in squared error of some shrunken ranges, each refitted by least
+// squares. A NaN or Inf makes its group's scale NaN.
+void QuantisePanelCpu(const float* weights, int64_t groups, Int8Group* panel);
+void QuantisePanelCpu(const float* weights, int64_t groups, Int4Group* panel);
 
 }  // namespace normserve::kernels

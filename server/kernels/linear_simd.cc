@@ -14,18 +14,18 @@
 
 #include <algorithm>
 
+#include "kernels/linear-inl.h"
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace normserve::kernels {
 namespace HWY_NAMESPACE {
 
-constexpr int kVectors = static_cast<int>(kPanel / kLanes);  // per panel
-constexpr int kRegisters = kLanes >= 16 ? 32 : 16;
-
-// Rows per tile and panels per call. With R rows and P panels a step keeps R * P accumulators, P
-// weights and one input; latency wants at least 8 accumulators, bandwidth wants few streams.
+// Rows per tile.
 constexpr int kMaxRows = kLanes >= 16 ? 12 : kLanes >= 8 ? 6 : kLanes >= 4 ? 2 : 1;
+
+// Panels per call. With R rows and P panels a step keeps R * P accumulators, P weights and one input;
+// latency wants at least 8 accumulators, bandwidth wants few streams.
 constexpr int MaxPanels(int rows) {
   int panels = 8;
   // One row uses each weight once, so that weights need no registers of their own.
@@ -33,31 +33,6 @@ constexpr int MaxPanels(int rows) {
   const int budget = rows == 1 ? kRegisters : kRegisters - 2;
   while (panels > 1 && panels * kVectors * live > budget) panels /= 2;
   return panels;
-}
-
-// Adds the bias, rounds and stores 16 outputs of one row, fewer in the last panel.
-HWY_INLINE void StorePanel(const LinearRows& a, const VF (&acc)[kVectors], int64_t row,
-                           int64_t first) {
-  const DF d;
-  const size_t n = static_cast<size_t>(std::min(kPanel, a.n - first));
-  for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
-    if (v * kLanes >= n) return;
-    const size_t lanes = std::min(kLanes, n - v * kLanes);
-    const size_t at = static_cast<size_t>(first) + v * kLanes;
-    VF sum = acc[v];
-    if (a.bias != nullptr) {
-      sum = hn::Add(sum, lanes == kLanes ? hn::LoadU(d, a.bias + at)
-                                         : LoadPart(d, a.bias + at, lanes));
-    }
-    const size_t to = static_cast<size_t>(row * a.y_stride) + at;
-    if (a.y_type == RowType::kFloat32) {
-      float* y = static_cast<float*>(a.y) + to;
-      lanes == kLanes ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
-    } else {
-      uint16_t* y = static_cast<uint16_t*>(a.y) + to;
-      lanes == kLanes ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
-    }
-  }
 }
 
 // How far ahead of its use a weight is asked for. At few rows the weights come from memory; with up to 4
@@ -130,7 +105,7 @@ void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles,
   }
 }
 
-int64_t MaxRowsTarget() { return kMaxRows; }
+int64_t RowsAtOnceTarget() { return kMaxRows; }
 
 int64_t PanelsAtOnceTarget(int64_t rows) {
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
@@ -139,7 +114,7 @@ int64_t PanelsAtOnceTarget(int64_t rows) {
 
 template <typename W>
 void LinearPanelsOf(const LinearRows& a, const float* packed, int64_t begin, int64_t end) {
-  const RowTiles tiles = TilesOf(a.rows);
+  const RowTiles tiles = TilesOf(a.format, a.rows);
   int64_t at_once = PanelsAtOnceTarget(a.rows);
   for (int64_t panel = begin; panel < end; panel += at_once) {
     while (at_once > end - panel) at_once /= 2;
@@ -151,7 +126,7 @@ void LinearPanelsOf(const LinearRows& a, const float* packed, int64_t begin, int
 }
 
 void LinearPanelsTarget(const LinearRows& args, const float* packed, int64_t begin, int64_t end) {
-  if (args.w_type == RowType::kFloat32) {
+  if (args.format == WeightFormat::kFloat32) {
     return LinearPanelsOf<float>(args, packed, begin, end);
   }
   LinearPanelsOf<uint16_t>(args, packed, begin, end);
@@ -160,7 +135,7 @@ void LinearPanelsTarget(const LinearRows& args, const float* packed, int64_t beg
 template <typename T>
 void PackInputsOf(const LinearRows& a, int64_t begin, int64_t end, float* packed) {
   const DF d;
-  const RowTiles tiles = TilesOf(a.rows);
+  const RowTiles tiles = TilesOf(a.format, a.rows);
   const size_t k = static_cast<size_t>(a.k);
   for (int64_t t = begin; t < end; ++t) {
     const int64_t first = tiles.first_row(t, a.rows);
@@ -189,13 +164,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace normserve::kernels {
 
-HWY_EXPORT(MaxRowsTarget);
+HWY_EXPORT(RowsAtOnceTarget);
 HWY_EXPORT(PanelsAtOnceTarget);
 HWY_EXPORT(PackInputsTarget);
 HWY_EXPORT(LinearPanelsTarget);
 
-RowTiles TilesOf(int64_t rows) {
-  const int64_t max = HWY_DYNAMIC_DISPATCH(MaxRowsTarget)();
+RowTiles TilesOf(WeightFormat format, int64_t rows) {
+  const int64_t max =
+      IsQuantised(format) ? QuantisedRowsAtOnce() : HWY_DYNAMIC_DISPATCH(RowsAtOnceTarget)();
   return RowTiles{(rows + max - 1) / max};
 }
 

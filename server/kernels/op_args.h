@@ -43,11 +43,11 @@ using ActivateSignature = void(const at::Tensor& x, int64_t activation, Numbers 
                                const MaybeTensor& gate_gamma, const MaybeTensor& gate_beta,
                                Numbers up_norm, const MaybeTensor& up_gamma,
                                const MaybeTensor& up_beta, const at::Tensor& y);
-using PackWeightSignature = at::Tensor(const at::Tensor& weight, at::ScalarType dtype);
-using LinearSignature = void(const at::Tensor& x, const at::Tensor& panels, int64_t out_features,
-                             const MaybeTensor& bias, const at::Tensor& y);
-using EmbedSignature = void(const at::Tensor& ids, const at::Tensor& panels, int64_t rows,
-                            double scale, const MaybeTensor& positions,
+using PackWeightSignature = at::Tensor(const at::Tensor& weight, int64_t format);
+using LinearSignature = void(const at::Tensor& x, const at::Tensor& panels, int64_t format,
+                             int64_t out_features, const MaybeTensor& bias, const at::Tensor& y);
+using EmbedSignature = void(const at::Tensor& ids, const at::Tensor& panels, int64_t format,
+                            int64_t rows, double scale, const MaybeTensor& positions,
                             const MaybeTensor& positions_table, const at::Tensor& out);
 using GatherRowsSignature = void(const at::Tensor& x, const at::Tensor& rows,
                                  const at::Tensor& out);

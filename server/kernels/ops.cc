@@ -30,10 +30,12 @@ TORCH_LIBRARY(normserve, m) {
   m.def(
       "activate(Tensor x, int activation, float[] gate_norm, Tensor? gate_gamma, "
       "Tensor? gate_beta, float[] up_norm, Tensor? up_gamma, Tensor? up_beta, Tensor(a!) y) -> ()");
-  m.def("pack_weight(Tensor weight, ScalarType dtype) -> Tensor");
-  m.def("linear(Tensor x, Tensor panels, int out_features, Tensor? bias, Tensor(a!) y) -> ()");
+  m.def("pack_weight(Tensor weight, int format) -> Tensor");
   m.def(
-      "embed(Tensor ids, Tensor panels, int rows, float scale, Tensor? positions, "
+      "linear(Tensor x, Tensor panels, int format, int out_features, Tensor? bias, Tensor(a!) y) "
+      "-> ()");
+  m.def(
+      "embed(Tensor ids, Tensor panels, int format, int rows, float scale, Tensor? positions, "
       "Tensor? positions_table, Tensor(a!) out) -> ()");
   m.def("gather_rows(Tensor x, Tensor rows, Tensor(a!) out) -> ()");
 }
@@ -120,25 +122,27 @@ void Activate(const at::Tensor& x, Activation activation, const OptionalNorm& ga
           up.gamma, up.beta, y);
 }
 
-PackedWeight PackWeight(const at::Tensor& weight, at::ScalarType dtype) {
+PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format) {
   static const auto op = Find<PackWeightSignature>("normserve::pack_weight");
   const Direct direct;
-  return PackedWeight{op.call(weight, dtype), weight.size(0), weight.size(1)};
+  return PackedWeight{op.call(weight, static_cast<int64_t>(format)), format, weight.size(0),
+                      weight.size(1)};
 }
 
 void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias,
             at::Tensor& y) {
   static const auto op = Find<LinearSignature>("normserve::linear");
   const Direct direct;
-  op.call(x, weight.panels, weight.out_features, Maybe(bias), y);
+  op.call(x, weight.panels, static_cast<int64_t>(weight.format), weight.out_features, Maybe(bias),
+          y);
 }
 
 void Embed(const at::Tensor& ids, const PackedWeight& table, float scale,
            const at::Tensor& positions, const at::Tensor& positions_table, at::Tensor& out) {
   static const auto op = Find<EmbedSignature>("normserve::embed");
   const Direct direct;
-  op.call(ids, table.panels, table.out_features, scale, Maybe(positions), Maybe(positions_table),
-          out);
+  op.call(ids, table.panels, static_cast<int64_t>(table.format), table.out_features, scale,
+          Maybe(positions), Maybe(positions_table), out);
 }
 
 void GatherRows(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out) {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kernels/norm_rows.h"
+#include "kernels/weight_format.h"
 
 namespace normserve::kernels {
 
@@ -98,19 +99,23 @@ void PagedAttention(const at::Tensor& qkv, const at::Tensor& k_cache, const at::
 void Activate(const at::Tensor& x, Activation activation, const OptionalNorm& gate_norm,
               const OptionalNorm& up_norm, at::Tensor& y);
 
-// A linear layer's weight in the kernels' own layout: on CPU panels of 16 outputs,
-// [ceil(N / 16), K, 16], padded with zeros. `out_features` is N.
+// A linear layer's weight [N, K] in the kernels' own layout, opaque outside this folder: on CPU panels of
+// 16 outputs, [ceil(N / 16), K, 16] for floating point, [ceil(N / 16), ceil(K / 32), bytes of a group] for
+// quantised weights (see weight_format.h).
 struct PackedWeight {
   at::Tensor panels;
-  int64_t out_features = 0;
-  int64_t in_features = 0;
+  WeightFormat format = WeightFormat::kFloat32;
+  int64_t out_features = 0;  // N
+  int64_t in_features = 0;   // K
 };
 
-// Packs weight [N, K] (float32, bfloat16 or float16, any strides) as `dtype` (float32, bfloat16).
-PackedWeight PackWeight(const at::Tensor& weight, at::ScalarType dtype);
+// Packs weight [N, K] (float32, bfloat16 or float16, any strides).
+PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format);
 
 // y = x W^T + bias. x [tokens, K] act, y [tokens, N] act or float32, bias [N] float32 or undefined.
-// Each output is one float32 sum over k = 0..K-1 in order, whatever the number of rows.
+// Floating-point weights: each output is one float32 sum over k = 0..K-1 in order. Quantised weights:
+// inputs are rounded to 16 bits per group of 32, whose products are summed exactly; the groups are one
+// float32 sum in order. Either way whatever the number of rows.
 void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& y);
 
 // out[t] = scale * W[ids[t]] (+ positions_table[positions[t]]). ids [tokens] int32; `table` is packed

@@ -19,12 +19,18 @@
 
 namespace normserve::model {
 
+enum class Quantization { kNone, kInt8, kInt4 };
+
 // How to load. Absent optionals follow the checkpoint.
 struct LoadOptions {
   at::ScalarType dtype = at::kFloat;        // weights and KV cache: kFloat or kBFloat16
   std::optional<std::string> norm_type;     // --norm-type: for checkpoints whose config cannot say it
   std::optional<int64_t> bhyt_seq_len;      // --bhyt-seq-len: T in c_attn, overrides config.seq_len
   enum class Fold { kAuto, kOn, kOff } fold = Fold::kAuto;  // kAuto: on for float32 weights only
+  // Weight-only, at load: of the layers' linear weights, and of the embedding table and the output head.
+  // Norms, biases and learned positions stay float32.
+  Quantization quantize = Quantization::kNone;
+  Quantization quantize_head = Quantization::kNone;
 };
 
 // What a loaded model is; plain data, for scheduling limits, ListModels and `inspect`.
@@ -43,6 +49,8 @@ struct ModelDescription {
   int64_t kv_bytes_per_token = 0;  // all layers, keys and values
   std::string checkpoint_dtype;    // float32, bfloat16, float16: of the linear weights in the file
   std::string dtype;               // float32, bfloat16: as LoadOptions::dtype
+  std::string quantization;        // none, int8, int4: as LoadOptions::quantize
+  std::string head_quantization;   // as LoadOptions::quantize_head
   std::vector<uint32_t> config_eos_token_ids;  // config.json and generation_config.json, united
   std::optional<uint32_t> bos_token_id;
 };

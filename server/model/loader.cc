@@ -35,6 +35,11 @@ std::string DtypeName(at::ScalarType dtype) {
   return dtype == at::kHalf ? "float16" : "float32";
 }
 
+std::string QuantizationName(Quantization quantize) {
+  if (quantize == Quantization::kInt8) return "int8";
+  return quantize == Quantization::kInt4 ? "int4" : "none";
+}
+
 class Loader {
  public:
   Loader(const LoadOptions& options, ModelConfig config, std::unique_ptr<Checkpoint> checkpoint)
@@ -53,8 +58,8 @@ class Loader {
   absl::Status LoadLayers(const norm::NormInputs& inputs);
   absl::Status LoadHead();
   void AddLayer(const norm::LayerNorms& norms, const norm::FoldableLayer& linears);
-  kernels::PackedWeight Pack(const at::Tensor& weight);
-  PackedLinear Pack(const norm::FoldableLinear& linear);
+  kernels::PackedWeight Pack(const at::Tensor& weight, Quantization quantize);
+  PackedLinear Pack(const norm::FoldableLinear& linear, Quantization quantize);
   void CountNorm(const std::optional<norm::NormSpec>& spec);
   void Describe();
 
@@ -151,25 +156,31 @@ absl::StatusOr<norm::FoldableLayer> Loader::ReadLayer(int64_t layer) {
 
 // bfloat16 weights stay bfloat16 under float32 activations: widening them on read gives the same bits
 // for half the memory. Everything else is packed in the activation dtype.
-kernels::PackedWeight Loader::Pack(const at::Tensor& weight) {
-  const bool narrow =
-      options_.dtype == at::kBFloat16 || weight.scalar_type() == at::kBFloat16;
+kernels::WeightFormat FormatOf(const at::Tensor& weight, at::ScalarType dtype,
+                               Quantization quantize) {
+  if (quantize == Quantization::kInt8) return kernels::WeightFormat::kInt8;
+  if (quantize == Quantization::kInt4) return kernels::WeightFormat::kInt4;
+  const bool narrow = dtype == at::kBFloat16 || weight.scalar_type() == at::kBFloat16;
+  return narrow ? kernels::WeightFormat::kBFloat16 : kernels::WeightFormat::kFloat32;
+}
+
+kernels::PackedWeight Loader::Pack(const at::Tensor& weight, Quantization quantize) {
   kernels::PackedWeight packed =
-      kernels::PackWeight(weight, narrow ? at::kBFloat16 : at::kFloat);
+      kernels::PackWeight(weight, FormatOf(weight, options_.dtype, quantize));
   weight_bytes_ += static_cast<uint64_t>(packed.panels.nbytes());
   return packed;
 }
 
-PackedLinear Loader::Pack(const norm::FoldableLinear& linear) {
+PackedLinear Loader::Pack(const norm::FoldableLinear& linear, Quantization quantize) {
   if (linear.bias.defined()) weight_bytes_ += static_cast<uint64_t>(linear.bias.nbytes());
-  return {Pack(linear.weight), linear.bias};
+  return {Pack(linear.weight, quantize), linear.bias};
 }
 
 absl::Status Loader::LoadEmbedding() {
   NS_ASSIGN_OR_RETURN(const at::Tensor table,
                       checkpoint_->TakeWeight(names_.embedding + ".weight", config_.vocab,
                                               config_.hidden));
-  model_.embedding = Pack(table);
+  model_.embedding = Pack(table, options_.quantize_head);
   checkpoint_->ReleasePages();
   if (!names_.positions.empty()) {
     NS_ASSIGN_OR_RETURN(model_.positions,
@@ -194,8 +205,8 @@ void Loader::CountNorm(const std::optional<norm::NormSpec>& spec) {
 
 void Loader::AddLayer(const norm::LayerNorms& norms, const norm::FoldableLayer& linears) {
   Attention::Parts attention;
-  attention.qkv = Pack(linears.qkv);
-  attention.out = Pack(linears.attn_out);
+  attention.qkv = Pack(linears.qkv, options_.quantize);
+  attention.out = Pack(linears.attn_out, options_.quantize);
   attention.norms = {OpOf(norms.at(NormSite::q)), OpOf(norms.at(NormSite::k)),
                      OpOf(norms.at(NormSite::v))};
   attention.pairs = Pairs();
@@ -204,8 +215,8 @@ void Loader::AddLayer(const norm::LayerNorms& norms, const norm::FoldableLayer& 
   attention.shape.head_dim = config_.head_dim;
   attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
   Mlp::Parts mlp;
-  mlp.gate_up = Pack(linears.gate_up);
-  mlp.out = Pack(linears.mlp_out);
+  mlp.gate_up = Pack(linears.gate_up, options_.quantize);
+  mlp.out = Pack(linears.mlp_out, options_.quantize);
   mlp.gate = OpOf(norms.at(NormSite::gate));
   mlp.up = OpOf(norms.at(NormSite::up));
   mlp.activation = names_.gate_up.size() == 2 ? kernels::Activation::kSiluGate
@@ -242,7 +253,7 @@ absl::Status Loader::LoadHead() {
   norm::FoldableLinear head;
   NS_ASSIGN_OR_RETURN(head.weight, checkpoint_->TakeWeight(name, config_.vocab, config_.hidden));
   if (fold_) norm::FoldFinal(model_.plan.final, head, model_.plan.folded);
-  model_.head = Pack(head);
+  model_.head = Pack(head, options_.quantize_head);
   return absl::OkStatus();
 }
 
@@ -275,6 +286,8 @@ void Loader::Describe() {
   const int64_t element_bytes = options_.dtype == at::kBFloat16 ? 2 : 4;
   d.kv_bytes_per_token = 2 * config_.layers * config_.kv_heads * config_.head_dim * element_bytes;
   d.dtype = DtypeName(options_.dtype);
+  d.quantization = QuantizationName(options_.quantize);
+  d.head_quantization = QuantizationName(options_.quantize_head);
   d.config_eos_token_ids = config_.eos_token_ids;
   d.bos_token_id = config_.bos_token_id;
 }

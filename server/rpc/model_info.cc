@@ -13,6 +13,8 @@ void DescribeModel(const ServedModel& model, v1::ModelInfo* out) {
   out->set_norm_type(card.norm_type);
   out->set_parameter_count(card.parameter_count);
   out->set_dtype(card.dtype);
+  out->set_quantization(card.quantization);
+  out->set_head_quantization(card.head_quantization);
   out->set_device(card.device);
   out->set_vocab_size(limits.vocab_size);
   out->set_max_context_tokens(limits.max_context_tokens);

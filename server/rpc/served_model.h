@@ -25,6 +25,8 @@ struct ModelCard {
   std::string norm_type;
   uint64_t parameter_count = 0;
   std::string dtype;
+  std::string quantization;
+  std::string head_quantization;
   std::string device;
   uint32_t layer_count = 0;
   uint32_t hidden_size = 0;

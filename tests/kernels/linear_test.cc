@@ -15,6 +15,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/guarded.h"
@@ -27,6 +28,15 @@ namespace normserve::kernels {
 namespace {
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16};
+// Activations and weights as they are met together.
+constexpr std::pair<at::ScalarType, WeightFormat> kFormats[] = {
+    {at::kFloat, WeightFormat::kFloat32},   {at::kFloat, WeightFormat::kBFloat16},
+    {at::kBFloat16, WeightFormat::kBFloat16}, {at::kFloat, WeightFormat::kInt8},
+    {at::kBFloat16, WeightFormat::kInt8},   {at::kFloat, WeightFormat::kInt4}};
+
+WeightFormat FormatOf(at::ScalarType dtype) {
+  return dtype == at::kFloat ? WeightFormat::kFloat32 : WeightFormat::kBFloat16;
+}
 
 double HalfUlp(at::ScalarType dtype) { return dtype == at::kFloat ? 2e-6 : 0x1p-8 * 1.02; }
 
@@ -39,7 +49,7 @@ void CheckLinear(const LinearShape& s, at::ScalarType x_type, at::ScalarType w_t
   const at::Tensor x = at::randn({s.m, s.k}).to(x_type);
   const at::Tensor w = (at::randn({s.n, s.k}) * 0.1).to(w_type);
   const at::Tensor bias = with_bias ? at::randn({s.n}) : at::Tensor();
-  const PackedWeight packed = PackWeight(w, w_type);
+  const PackedWeight packed = PackWeight(w, FormatOf(w_type));
   const at::Tensor want = LinearOracle(x, w, bias);
   // n terms of size about 0.1 * |x|: float32 chains drift by their length.
   const double abs = 1e-6 * std::sqrt(static_cast<double>(s.k)) + 1e-6;
@@ -77,9 +87,9 @@ TEST(Linear, SameBitsForAnyRowCountAndThreadCount) {
   const at::Tensor bias = at::randn({n});
   for (const std::string& target : SimdTargets()) {
     const SimdTargetScope scope(target);
-    for (const at::ScalarType dtype : kTypes) {
+    for (const auto& [dtype, format] : kFormats) {
       const at::Tensor x = at::randn({230, k}).to(dtype);
-      const PackedWeight w = PackWeight(at::randn({n, k}), dtype);
+      const PackedWeight w = PackWeight(at::randn({n, k}), format);
       at::Tensor want = at::empty({230, n}, dtype);
       for (int64_t r = 0; r < 230; ++r) {
         at::Tensor one = want.slice(0, r, r + 1);
@@ -100,11 +110,15 @@ TEST(Linear, SameBitsForAnyRowCountAndThreadCount) {
 }
 
 TEST(Linear, NanStaysInItsRow) {
-  at::Tensor x = at::randn({5, 40}), y = at::empty({5, 30});
-  x[2][7] = NAN;
-  Linear(x, PackWeight(at::randn({30, 40}), at::kFloat), {}, y);
-  EXPECT_EQ(y.isnan().sum().item<int64_t>(), 30);
-  EXPECT_TRUE(y[2].isnan().all().item<bool>());
+  for (const auto& [dtype, format] : kFormats) {
+    for (const float value : {NAN, INFINITY}) {
+      at::Tensor x = at::randn({5, 40}), y = at::empty({5, 30});
+      x[2][7] = value;
+      Linear(x.to(dtype), PackWeight(at::randn({30, 40}), format), {}, y);
+      EXPECT_EQ(y.isfinite().logical_not().sum().item<int64_t>(), 30);
+      EXPECT_TRUE(y[2].isfinite().logical_not().all().item<bool>());
+    }
+  }
 }
 
 TEST(PackWeight, TakesAnyStridesAndDtypes) {
@@ -114,8 +128,8 @@ TEST(PackWeight, TakesAnyStridesAndDtypes) {
       const at::Tensor source = w.to(from);
       const at::Tensor want =
           at::constant_pad_nd(source.to(at::kFloat).to(to), {0, 0, 0, 14}).view({4, 16, 37});
-      const PackedWeight rows = PackWeight(source, to);
-      const PackedWeight columns = PackWeight(source.t().contiguous().t(), to);
+      const PackedWeight rows = PackWeight(source, FormatOf(to));
+      const PackedWeight columns = PackWeight(source.t().contiguous().t(), FormatOf(to));
       EXPECT_TRUE(SameBits(rows.panels, want.transpose(1, 2)));
       EXPECT_TRUE(SameBits(columns.panels, rows.panels));
       EXPECT_EQ(rows.out_features, 50);
@@ -129,7 +143,7 @@ TEST(Embed, GathersScalesAndAddsPositions) {
   const at::Tensor ids = at::tensor({0, 49, 16, 15, 16}, at::kInt);
   const at::Tensor positions = at::tensor({0, 8, 3, 3, 1}, at::kInt);
   for (const at::ScalarType dtype : kTypes) {
-    const PackedWeight packed = PackWeight(w, dtype);
+    const PackedWeight packed = PackWeight(w, FormatOf(dtype));
     const at::Tensor rows = w.to(dtype).to(at::kFloat).index_select(0, ids);
     Guarded out(5, 40, dtype, Layout::kOffsetByOne);
     Embed(ids, packed, 1.0f, {}, {}, out.view());

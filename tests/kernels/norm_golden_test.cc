@@ -83,7 +83,8 @@ class NormGolden : public testing::Test {
   }
   at::Tensor Project(const at::Tensor& x, const char* w) const {
     at::Tensor y = at::empty({x.size(0), t_.at(std::string("in.") + w).size(0)}, x.options());
-    Linear(x, PackWeight(In(w), dtype_), {}, y);
+    Linear(x, PackWeight(In(w), dtype_ == at::kFloat ? WeightFormat::kFloat32
+                                                         : WeightFormat::kBFloat16), {}, y);
     return y;
   }
 

@@ -35,7 +35,7 @@ TEST(Ops, LinearMatchesAten) {
     for (const int64_t n : {1, 16, 50, 200}) {
       const at::Tensor x = at::randn({m, 37}), w = at::randn({n, 37}), b = at::randn({n});
       at::Tensor y = at::empty({m, n});
-      Linear(x, PackWeight(w, at::kFloat), b, y);
+      Linear(x, PackWeight(w, WeightFormat::kFloat32), b, y);
       EXPECT_TRUE(at::allclose(y, at::linear(x, w, b), 1e-5, 1e-5)) << m << " " << n;
     }
   }

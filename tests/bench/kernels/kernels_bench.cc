@@ -44,14 +44,18 @@ void BM_ReadBandwidth(benchmark::State& state) {
 }
 BENCHMARK(BM_ReadBandwidth)->Arg(1)->Arg(2)->UseRealTime();
 
+double BytesOf(const PackedWeight& weight) { return static_cast<double>(weight.panels.nbytes()); }
+
 // Args: rows, threads.
-void BM_Linear(benchmark::State& state) {
+void BM_Linear(benchmark::State& state, WeightFormat format) {
   const int64_t m = state.range(0), n = 8192, k = 2048;
   ThreadPool pool(static_cast<int>(state.range(1)));
   const ScopedPool scope(&pool);
   std::vector<PackedWeight> weights;
-  for (int i = 0; i < 5; ++i) {
-    weights.push_back(PackWeight(at::randn({n, k}) * 0.02, at::kBFloat16));
+  double bytes = 0;
+  while (bytes < 160 << 20) {
+    weights.push_back(PackWeight(at::randn({n, k}) * 0.02, format));
+    bytes += BytesOf(weights.back());
   }
   const at::Tensor x = at::randn({m, k}).to(at::kBFloat16);
   at::Tensor y = at::empty({m, n}, at::kBFloat16);
@@ -62,18 +66,23 @@ void BM_Linear(benchmark::State& state) {
   }
   const double calls = static_cast<double>(state.iterations());
   state.counters["weights_GB/s"] = benchmark::Counter(
-      calls * static_cast<double>(n * k * 2) * 1e-9, benchmark::Counter::kIsRate);
+      calls * BytesOf(weights[0]) * 1e-9, benchmark::Counter::kIsRate);
   state.counters["GFLOPS"] = benchmark::Counter(calls * static_cast<double>(2 * m * n * k) * 1e-9,
                                                 benchmark::Counter::kIsRate);
 }
-BENCHMARK(BM_Linear)->ArgsProduct({{1, 2, 4, 8, 16, 64, 256}, {1, 2}})->UseRealTime();
+void LinearSizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgsProduct({{1, 2, 4, 8, 16, 64, 256}, {1, 2}})->UseRealTime();
+}
+BENCHMARK_CAPTURE(BM_Linear, bf16, WeightFormat::kBFloat16)->Apply(LinearSizes);
+BENCHMARK_CAPTURE(BM_Linear, int8, WeightFormat::kInt8)->Apply(LinearSizes);
+BENCHMARK_CAPTURE(BM_Linear, int4, WeightFormat::kInt4)->Apply(LinearSizes);
 
 // A small model's projection: 576 x 576 from the cache. Args: rows, threads.
 void BM_LinearSmall(benchmark::State& state) {
   const int64_t m = state.range(0), n = 576, k = 576;
   ThreadPool pool(static_cast<int>(state.range(1)));
   const ScopedPool scope(&pool);
-  const PackedWeight weight = PackWeight(at::randn({n, k}), at::kBFloat16);
+  const PackedWeight weight = PackWeight(at::randn({n, k}), WeightFormat::kBFloat16);
   const at::Tensor x = at::randn({m, k}).to(at::kBFloat16);
   at::Tensor y = at::empty({m, n}, at::kBFloat16);
   for (auto _ : state) Linear(x, weight, at::Tensor(), y);

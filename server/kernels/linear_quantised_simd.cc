@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear kernel over quantised weights: 16-bit inputs times 8-bit (or 4-bit) weights, two inputs at a
+// time, summed exactly in 32-bit integers within a group. See linear_rows.h for the law that it keeps.
+// Twice the multiplications per instruction of float32; 8-bit inputs would give no more without the dot
+// product instructions of newer CPUs, and cost accuracy. No torch, no threads.
+#include "kernels/linear_rows.h"
+
+#include "kernels/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/linear_quantised_simd.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/linear-inl.h"
+#include "kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace normserve::kernels {
+namespace HWY_NAMESPACE {
+
+using DI = hn::RebindToSigned<DF>;  // sums
+using VI = hn::Vec<DI>;
+
+// Rows per tile: a row fewer than registers would hold, since the compiler keeps some inputs in them.
+constexpr int kMaxRows = kLanes >= 16 ? 12 : kLanes >= 8 ? 6 : kLanes >= 4 ? 2 : 1;
+
+// Panels per call: as for float32, but every sum is an integer one and a float32 one, of which only the
+// first kind has to live in registers.
+constexpr int MaxPanels(int rows) {
+  int panels = 8;
+  while (panels > 1 && panels * kVectors * (rows + 1) > kRegisters - 2) panels /= 2;
+  return panels;
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+struct VS {  // one pair
+  int32_t first, second;
+};
+
+template <class Group>
+HWY_INLINE void LoadPair(const Group& group, size_t pair, VS (&w)[kVectors]) {
+  const int64_t input = 2 * static_cast<int64_t>(pair);
+  for (int64_t v = 0; v < kVectors; ++v) w[v] = {group.Value(v, input), group.Value(v, input + 1)};
+}
+HWY_INLINE VS SetPair(const int16_t (&q)[2]) { return {q[0], q[1]}; }
+HWY_INLINE VI MulPairsAdd(VS a, VS b, VI sum, VI&) {
+  return hn::Set(DI(), hn::GetLane(sum) + a.first * b.first + a.second * b.second);
+}
+HWY_INLINE VI WholeSum(VI sum, VI) { return sum; }
+
+#else
+
+using DS = hn::Repartition<int16_t, DI>;
+using VS = hn::Vec<DS>;  // pairs of inputs or weights
+
+// The weights of 16 outputs at two inputs.
+HWY_INLINE void LoadPair(const Int8Group& group, size_t pair, VS (&w)[kVectors]) {
+  const DS d;
+  const hn::Rebind<int8_t, DS> d8;
+  for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
+    w[v] = hn::PromoteTo(d, hn::LoadU(d8, &group.q[pair][v * kLanes][0]));
+  }
+}
+
+HWY_INLINE void LoadPair(const Int4Group& group, size_t pair, VS (&w)[kVectors]) {
+  const uint8_t* q = group.q[pair];
+  if constexpr (kVectors == 1) {
+    const hn::Half<DS> d;
+    const hn::Rebind<uint8_t, hn::Half<DS>> d8;
+    const auto both = hn::PromoteTo(d, hn::LoadU(d8, q));
+    const auto low = hn::And(both, hn::Set(d, int16_t{15}));
+    w[0] = hn::Combine(DS(), hn::ShiftRight<4>(both), low);
+  } else {
+    const DS d;
+    const hn::Rebind<uint8_t, DS> d8;
+    constexpr size_t kHalf = kVectors / 2;
+    for (size_t v = 0; v < kHalf; ++v) {
+      const auto both = hn::PromoteTo(d, hn::LoadU(d8, q + 2 * v * kLanes));
+      w[v] = hn::And(both, hn::Set(d, int16_t{15}));
+      w[kHalf + v] = hn::ShiftRight<4>(both);
+    }
+  }
+}
+
+HWY_INLINE VS SetPair(const int16_t (&q)[2]) {
+  int32_t both;
+  std::memcpy(&both, q, sizeof(both));
+  return hn::BitCast(DS(), hn::Set(DI(), both));
+}
+
+// sum[i] + a[2i] b[2i] + a[2i+1] b[2i+1]. `odd` takes a part of the sum where a target has no such
+// instruction; it stays 0, and costs nothing, on x86.
+HWY_INLINE VI MulPairsAdd(VS a, VS b, VI sum, VI& odd) {
+  sum = hn::ReorderWidenMulAccumulate(DI(), a, b, sum, odd);
+  asm("" : "+x"(sum.raw));
+  return sum;
+}
+HWY_INLINE VI WholeSum(VI sum, VI odd) { return hn::RearrangeToOddPlusEven(sum, odd); }
+
+#endif
+
+HWY_INLINE VF LoadScales(const uint16_t* scales, size_t v) {
+  return LoadVec(DF(), scales + v * kLanes);
+}
+
+// Adds one group's scaled sums to y.
+template <int R, int P, class Group>
+HWY_INLINE void AddGroup(const QuantisedInputs<R>& x, const Group* const (&w)[P],
+                         VF (&y)[R][P][kVectors]) {
+  const DF d;
+  const DI di;
+  VI sum[R][P][kVectors], odd[R][P][kVectors];
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) {
+      for (int v = 0; v < kVectors; ++v) sum[r][p][v] = odd[r][p][v] = hn::Zero(di);
+    }
+  }
+  HWY_UNROLL(16)
+  for (size_t pair = 0; pair < static_cast<size_t>(kPairs); ++pair) {
+    VS weights[P][kVectors];
+    for (int p = 0; p < P; ++p) LoadPair(*w[p], pair, weights[p]);
+    for (int r = 0; r < R; ++r) {
+      const VS input = SetPair(x.q[pair][r]);
+      for (int p = 0; p < P; ++p) {
+        for (int v = 0; v < kVectors; ++v) {
+          sum[r][p][v] = MulPairsAdd(input, weights[p][v], sum[r][p][v], odd[r][p][v]);
+        }
+      }
+    }
+  }
+  for (int p = 0; p < P; ++p) {
+    for (int v = 0; v < kVectors; ++v) {
+      const VF scale = LoadScales(w[p]->scale, static_cast<size_t>(v));
+      for (int r = 0; r < R; ++r) {
+        const VI exact = WholeSum(sum[r][p][v], odd[r][p][v]);
+        const VF both = hn::Mul(scale, hn::Set(d, x.scale[r]));
+        y[r][p][v] = hn::MulAdd(hn::ConvertTo(d, exact), both, y[r][p][v]);
+      }
+      if constexpr (std::is_same_v<Group, Int4Group>) {
+        const VF least = LoadScales(w[p]->least, static_cast<size_t>(v));
+        for (int r = 0; r < R; ++r) {
+          y[r][p][v] = hn::MulAdd(least, hn::Set(d, x.sum[r]), y[r][p][v]);
+        }
+      }
+    }
+  }
+}
+
+// How far ahead of its use a weight is asked for.
+constexpr size_t kAheadBytes = 4096;
+
+// y[r][n] for R rows and P panels of weights.
+template <int R, int P, class Group>
+void Tile(const LinearRows& a, const float* packed, const Group* weights, int64_t row,
+          int64_t panel) {
+  const DF d;
+  const size_t groups = static_cast<size_t>(GroupsOf(a.k));
+  const auto* x = reinterpret_cast<const QuantisedInputs<R>*>(packed);
+  VF y[R][P][kVectors];
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) {
+      for (int v = 0; v < kVectors; ++v) y[r][p][v] = hn::Zero(d);
+    }
+  }
+  for (size_t g = 0; g < groups; ++g) {
+    const Group* w[P];
+    for (int p = 0; p < P; ++p) {
+      w[p] = weights + static_cast<size_t>(p) * groups + g;
+      const char* ahead = reinterpret_cast<const char*>(w[p]) + kAheadBytes;
+      for (size_t byte = 0; byte < sizeof(Group); byte += 64) hwy::Prefetch(ahead + byte);
+    }
+    AddGroup<R, P>(x[g], w, y);
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) StorePanel(a, y[r][p], row + r, (panel + p) * kPanel);
+  }
+}
+
+template <int P, int R, class Group>
+void TileOfHeight(const LinearRows& a, const float* x, const Group* w, int64_t row, int64_t height,
+                  int64_t panel) {
+  if constexpr (R > kMaxRows || MaxPanels(R) < P) {
+    return;  // never reached: TilesOf and QuantisedPanelsAtOnce bound the height
+  } else {
+    if (height == R) return Tile<R, P>(a, x, w, row, panel);
+    TileOfHeight<P, R + 1>(a, x, w, row, height, panel);
+  }
+}
+
+template <int P, class Group>
+void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles, int64_t panel) {
+  const Group* w = static_cast<const Group*>(a.panels) + panel * GroupsOf(a.k);
+  for (int64_t t = 0; t < tiles.count; ++t) {
+    const int64_t row = tiles.first_row(t, a.rows);
+    const int64_t height = tiles.first_row(t + 1, a.rows) - row;
+    TileOfHeight<P, 1>(a, packed + PackedInputFloats(a.format, row, a.k), w, row, height, panel);
+  }
+}
+
+int64_t QuantisedRowsAtOnceTarget() { return kMaxRows; }
+
+int64_t QuantisedPanelsAtOnceTarget(int64_t rows) {
+  const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
+  return MaxPanels(static_cast<int>((rows + tiles - 1) / tiles));
+}
+
+template <class Group>
+void PanelsOf(const LinearRows& a, const float* packed, int64_t begin, int64_t end) {
+  const RowTiles tiles = TilesOf(a.format, a.rows);
+  int64_t at_once = QuantisedPanelsAtOnceTarget(a.rows);
+  for (int64_t panel = begin; panel < end; panel += at_once) {
+    while (at_once > end - panel) at_once /= 2;
+    if (at_once == 8) PanelGroup<8, Group>(a, packed, tiles, panel);
+    if (at_once == 4) PanelGroup<4, Group>(a, packed, tiles, panel);
+    if (at_once == 2) PanelGroup<2, Group>(a, packed, tiles, panel);
+    if (at_once == 1) PanelGroup<1, Group>(a, packed, tiles, panel);
+  }
+}
+
+void QuantisedPanelsTarget(const LinearRows& args, const float* packed, int64_t begin,
+                           int64_t end) {
+  if (args.format == WeightFormat::kInt8) return PanelsOf<Int8Group>(args, packed, begin, end);
+  PanelsOf<Int4Group>(args, packed, begin, end);
+}
+
+// One group of one row, as float32; zeros after the row's end.
+template <typename T>
+HWY_INLINE void LoadGroup(const T* from, size_t count, float* to) {
+  const DF d;
+  if (count >= static_cast<size_t>(kGroup)) {
+    for (size_t i = 0; i < static_cast<size_t>(kGroup); i += kLanes) {
+      hn::StoreU(LoadVec(d, from + i), d, to + i);
+    }
+    return;
+  }
+  for (size_t i = 0; i < static_cast<size_t>(kGroup); ++i) to[i] = i < count ? ToFloat(from[i]) : 0.0f;
+}
+
+// q = round(x / scale) of one group; returns scale.
+HWY_INLINE float QuantiseGroup(const float* x, int32_t* q) {
+  const DF d;
+  const DI di;
+  VF largest = hn::Zero(d), probe = hn::Zero(d);  // probe: NaN where x is NaN or Inf
+  for (size_t i = 0; i < static_cast<size_t>(kGroup); i += kLanes) {
+    const VF v = hn::LoadU(d, x + i);
+    largest = hn::Max(largest, hn::Abs(v));
+    probe = hn::Add(probe, hn::Sub(v, v));
+  }
+  const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
+  const bool finite = hn::GetLane(hn::SumOfLanes(d, probe)) == 0.0f;
+  const bool zeros = !finite || max < 1e-30f;
+  const VF inverse = hn::Set(d, zeros ? 0.0f : 32767.0f / max);
+  for (size_t i = 0; i < static_cast<size_t>(kGroup); i += kLanes) {
+    const VF v = zeros ? hn::Zero(d) : hn::LoadU(d, x + i);
+    hn::StoreU(hn::NearestInt(hn::Mul(v, inverse)), di, q + i);
+  }
+  if (!finite) return std::numeric_limits<float>::quiet_NaN();
+  return zeros ? 0.0f : max / 32767.0f;
+}
+
+// A tile's groups as QuantisedInputs<height>, whose height is known at run time only: hence the plain
+// offsets.
+template <typename T>
+void QuantiseTile(const LinearRows& a, int64_t first, int64_t height, float* packed) {
+  const int64_t groups = GroupsOf(a.k);
+  const int64_t group_floats = height * static_cast<int64_t>(sizeof(QuantisedInputs<1>) / 4);
+  for (int64_t r = 0; r < height; ++r) {
+    const T* row = static_cast<const T*>(a.x) + (first + r) * a.x_stride;
+    for (int64_t g = 0; g < groups; ++g) {
+      HWY_ALIGN float x[kGroup];
+      HWY_ALIGN int32_t q[kGroup];
+      LoadGroup(row + g * kGroup, static_cast<size_t>(a.k - g * kGroup), x);
+      const float scale = QuantiseGroup(x, q);
+      float* to = packed + g * group_floats;
+      int32_t sum = 0;
+      for (int64_t pair = 0; pair < kPairs; ++pair) {
+        const int16_t both[2] = {static_cast<int16_t>(q[2 * pair]),
+                                 static_cast<int16_t>(q[2 * pair + 1])};
+        std::memcpy(to + pair * height + r, both, sizeof(both));
+        sum += q[2 * pair] + q[2 * pair + 1];
+      }
+      to[kPairs * height + r] = scale;
+      to[(kPairs + 1) * height + r] = scale * static_cast<float>(sum);
+    }
+  }
+}
+
+void QuantiseInputsTarget(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
+  const RowTiles tiles = TilesOf(args.format, args.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t first = tiles.first_row(t, args.rows);
+    const int64_t height = tiles.first_row(t + 1, args.rows) - first;
+    float* to = packed + PackedInputFloats(args.format, first, args.k);
+    if (args.x_type == RowType::kFloat32) {
+      QuantiseTile<float>(args, first, height, to);
+    } else {
+      QuantiseTile<uint16_t>(args, first, height, to);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace normserve::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace normserve::kernels {
+
+HWY_EXPORT(QuantisedRowsAtOnceTarget);
+HWY_EXPORT(QuantisedPanelsAtOnceTarget);
+HWY_EXPORT(QuantiseInputsTarget);
+HWY_EXPORT(QuantisedPanelsTarget);
+
+int64_t QuantisedRowsAtOnce() { return HWY_DYNAMIC_DISPATCH(QuantisedRowsAtOnceTarget)(); }
+
+int64_t QuantisedPanelsAtOnce(int64_t rows) {
+  return HWY_DYNAMIC_DISPATCH(QuantisedPanelsAtOnceTarget)(rows);
+}
+
+void QuantiseInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
+  HWY_DYNAMIC_DISPATCH(QuantiseInputsTarget)(args, begin, end, packed);
+}
+
+void QuantisedPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(QuantisedPanelsTarget)(args, packed, begin, end);
+}
+
+}  // namespace normserve::kernels
+#endif

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a linear layer's weights are held in memory, and the memory layout of the quantised ones. No torch
+// here; the same for every device.
+#pragma once
+
+#include <cstdint>
+
+namespace normserve::kernels {
+
+enum class WeightFormat : int32_t { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kInt4 = 3 };
+
+constexpr bool IsQuantised(WeightFormat format) {
+  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4;
+}
+
+// Outputs that lie beside each other: one vector load gives the weights of 16 outputs at one input.
+inline constexpr int64_t kPanel = 16;
+
+// Inputs that share one scale per output in a quantised weight.
+inline constexpr int64_t kGroup = 32;
+inline constexpr int64_t kPairs = kGroup / 2;  // inputs are multiplied two at a time
+
+constexpr int64_t GroupsOf(int64_t inputs) { return (inputs + kGroup - 1) / kGroup; }
+
+// One group of one panel, scale and values together, so that a panel is one stream of memory. Scales are
+// bfloat16, as bits. A last group that is not full is padded with zero weights.
+
+// w = scale * q, q in -127..127. 8.5 bits per weight.
+struct Int8Group {
+  uint16_t scale[kPanel];
+  int8_t q[kPairs][kPanel][2];
+
+  int Value(int64_t output, int64_t input) const { return q[input / 2][output][input % 2]; }
+};
+
+// w = scale * q + least, q in 0..15. 5 bits per weight. The values of a pair are numbered output by
+// output, 0..31; byte i holds number i in its low half and number 16 + i in its high half.
+struct Int4Group {
+  uint16_t scale[kPanel];
+  uint16_t least[kPanel];
+  uint8_t q[kPairs][kPanel];
+
+  int Value(int64_t output, int64_t input) const {
+    const int64_t number = 2 * output + input % 2;
+    const uint8_t both = q[input / 2][number % kPanel];
+    return number < kPanel ? both & 15 : both >> 4;
+  }
+};
+
+static_assert(sizeof(Int8Group) == 544 && sizeof(Int4Group) == 320, "no padding inside");
+
+}  // namespace normserve::kernels
