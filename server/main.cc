@@ -43,6 +43,7 @@ engine::EngineOptions EngineOptionsOf(const app::Options& options) {
   out.max_waiting = options.max_waiting;
   out.max_waiting_tokens = options.max_waiting_tokens;
   out.prefix_cache = options.prefix_cache;
+  out.draft_tokens = options.draft_tokens;
   return out;
 }
 

@@ -124,6 +124,12 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
       ->capture_default_str();
   app.add_flag("--no-prefix-cache", raw.no_prefix_cache,
                "Do not reuse KV blocks of equal prompt beginnings. [default: reuse]");
+  app.add_option("--draft-tokens", o.draft_tokens,
+                 "Guess up to this many next tokens of a request from its own text (prompt lookup) and compute "
+                 "them in one step, while few rows run. Results are the same; 0: off.")
+      ->type_name("TOKENS")
+      ->check(CLI::Range(0, 7))
+      ->capture_default_str();
   app.add_option("--default-max-new-tokens", o.default_max_new_tokens,
                  "Tokens to generate when neither the request nor the model says, in tokens.")
       ->type_name("TOKENS")

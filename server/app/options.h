@@ -44,6 +44,7 @@ struct Options {
   uint32_t max_waiting = 1024;
   uint64_t max_waiting_tokens = 1 << 20;
   bool prefix_cache = true;
+  uint32_t draft_tokens = 0;  // guesses per request and step
   uint32_t default_max_new_tokens = 256;
 
   int threads = 0;   // 0: the machine's cores

@@ -23,6 +23,7 @@ struct EngineOptions {
   uint32_t max_waiting = 1024;            // requests queued beyond which Submit is RESOURCE_EXHAUSTED
   uint64_t max_waiting_tokens = 1 << 20;  // prompt tokens queued, likewise
   bool prefix_cache = true;
+  uint32_t draft_tokens = 0;              // guesses per request and step (prompt lookup); 0: none
 };
 
 // Why a request ended; each request received ends in exactly one.
@@ -69,6 +70,8 @@ class EngineObserver {
   virtual void Preempted() = 0;
   virtual void PrefixQueried(uint32_t tokens, uint32_t hit_tokens) = 0;
   virtual void NonFiniteRow() = 0;
+  // Guesses that a step computed, and how many of them were right.
+  virtual void Drafted(uint32_t guesses, uint32_t accepted) = 0;
   // After every step; one with no sequences ran nothing and only brings the gauges up to date.
   virtual void StepDone(const Step& step, const Gauges& gauges) = 0;
 };

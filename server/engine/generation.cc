@@ -44,7 +44,7 @@ RowTask Generation::Task(absl::Span<const uint32_t> tokens, uint32_t position) c
   }
   task.sampling = &request_.sampling;
   task.prompt = tokens.subspan(0, usage_.prompt_tokens);
-  task.generated = tokens.subspan(usage_.prompt_tokens);
+  task.generated = tokens.subspan(usage_.prompt_tokens, position + 1 - usage_.prompt_tokens);
   // Counts generated tokens only: a long prompt does not use min_new_tokens up.
   if (task.generated.size() < request_.stop.min_new_tokens) task.banned = banned_;
   return task;

@@ -3,6 +3,7 @@
 // neither the scheduler nor the model; tokens go in, deltas come out.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,7 +45,7 @@ class Generation {
   // Whether there is anything to compute at all (a text of one token has nothing to score).
   bool empty() const { return scoring() && *request_.score_from >= usage_.prompt_tokens; }
 
-  // What to do with the logits after `tokens` (prompt and generated) up to `position`.
+  // What to do with the logits after `tokens` (prompt, generated, guesses) up to `position`.
   RowTask Task(absl::Span<const uint32_t> tokens, uint32_t position) const;
 
   // Takes one row's token and adds what became decided to `delta`. Returns true when it was the
@@ -53,6 +54,11 @@ class Generation {
 
   void SetCachedTokens(uint32_t tokens) { usage_.cached_tokens = tokens; }
   const Usage& usage() const { return usage_; }
+  // The most that prompt and output together can come to.
+  uint32_t max_tokens() const {
+    const uint64_t wanted = uint64_t{usage_.prompt_tokens} + request_.stop.max_new_tokens;
+    return static_cast<uint32_t>(std::min<uint64_t>(wanted, max_tokens_));
+  }
   Timeline& timeline() { return timeline_; }
   const Timeline& timeline() const { return timeline_; }
 

@@ -43,6 +43,8 @@ void Statistics::Generated(uint32_t count, absl::Time now, Timeline& timeline) c
   } else {
     observer_->InterToken(Between(timeline.last_token, now));
   }
+  // Right guesses come together with the token before them.
+  for (uint32_t i = 1; i < count; ++i) observer_->InterToken(0);
   timeline.last_token = now;
 }
 

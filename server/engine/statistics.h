@@ -21,6 +21,7 @@ class Statistics {
   void Planned(const scheduler::Plan& plan) const;
   // `count` > 0 tokens were generated for one request; moves its timeline on.
   void Generated(uint32_t count, absl::Time now, Timeline& timeline) const;
+  void Drafted(uint32_t guesses, uint32_t accepted) const { observer_->Drafted(guesses, accepted); }
   void NonFiniteRow() const { observer_->NonFiniteRow(); }
   void Ended(const Generation& generation, Terminal terminal, absl::Time now) const;
   // `live`: requests accepted and not ended, wherever they wait.

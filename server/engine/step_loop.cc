@@ -18,6 +18,7 @@ scheduler::SchedulerOptions SchedulerOptionsOf(const EngineOptions& options,
   out.blocks = info.blocks;
   out.block_size = info.block_size;
   out.prefix_cache = options.prefix_cache;
+  out.draft_tokens = options.draft_tokens;
   return out;
 }
 
@@ -96,7 +97,7 @@ void StepLoop::Accept(Inbox::Mail mail) {
       continue;
     }
     scheduler_.Add(handle, g.TakePrompt(), request.priority, g.timeline().submitted,
-                   request.score_from);
+                   request.score_from, g.max_tokens());
   }
   for (uint64_t handle : mail.cancels) EndWith(handle, absl::CancelledError("cancelled"));
 }
@@ -119,7 +120,10 @@ EngineObserver::Step StepLoop::RunStep(const scheduler::Plan& plan) {
   statistics_.Planned(plan);
   absl::StatusOr<std::vector<RowResult>> results = runner_->Run(plan.batch, TasksOf(plan.batch));
   if (results.ok()) {
-    Commit(plan.batch, *std::move(results));
+    const size_t rows = results->size(), held = Commit(plan.batch, *std::move(results));
+    if (plan.draft_tokens > 0) {
+      statistics_.Drafted(plan.draft_tokens, plan.draft_tokens - static_cast<uint32_t>(rows - held));
+    }
   } else {
     const absl::Status status = absl::InternalError(
         absl::StrCat("the model failed on this request's batch: ", results.status().message()));
@@ -149,17 +153,21 @@ const std::vector<RowTask>& StepLoop::TasksOf(const scheduler::Batch& batch) {
   return tasks_;
 }
 
-void StepLoop::Commit(const scheduler::Batch& batch, std::vector<RowResult> results) {
+// Returns the number of rows that hold.
+size_t StepLoop::Commit(const scheduler::Batch& batch, std::vector<RowResult> results) {
   outcomes_.clear();
   for (const RowResult& result : results) outcomes_.push_back({result.token.id, result.finite});
-  scheduler_.Commit(outcomes_);
+  const std::vector<bool>& holds = scheduler_.Commit(outcomes_);
   const absl::Time now = clock_->Now();
+  size_t held = 0;
   for (size_t begin = 0, end = 0; begin < results.size(); begin = end) {
     const uint64_t handle = batch.logits_sequence[begin];
-    while (end < results.size() && batch.logits_sequence[end] == handle) ++end;
-    CommitSequence(*generations_.at(handle), absl::MakeSpan(results).subspan(begin, end - begin),
-                   now);
+    size_t kept = begin;
+    for (; end < results.size() && batch.logits_sequence[end] == handle; ++end) kept += holds[end];
+    CommitSequence(*generations_.at(handle), absl::MakeSpan(results).subspan(begin, kept - begin), now);
+    held += kept - begin;
   }
+  return held;
 }
 
 void StepLoop::CommitSequence(Generation& generation, absl::Span<RowResult> rows, absl::Time now) {
@@ -167,13 +175,22 @@ void StepLoop::CommitSequence(Generation& generation, absl::Span<RowResult> rows
   for (RowResult& row : rows) {
     if (!row.finite) {
       statistics_.NonFiniteRow();
+      // What was decided before it is the caller's, as it would be without guesses.
+      if (!generation.scoring() && !delta.tokens.empty()) Deliver(generation, std::move(delta), now);
       EndWith(generation.handle(),
               absl::InternalError("the model produced NaN or Inf for this request"));
       return;
     }
     delta.finished = generation.Append(std::move(row.token), delta);
+    if (delta.finished) break;  // guesses may go on past the end
   }
-  if (!generation.scoring()) statistics_.Generated(1, now, generation.timeline());
+  Deliver(generation, std::move(delta), now);
+}
+
+void StepLoop::Deliver(Generation& generation, Delta delta, absl::Time now) {
+  if (!generation.scoring()) {
+    statistics_.Generated(static_cast<uint32_t>(delta.tokens.size()), now, generation.timeline());
+  }
   if (delta.finished) {
     End(generation, std::move(delta));
   } else {

@@ -45,8 +45,9 @@ class StepLoop {
   EngineObserver::Step RunStep(const scheduler::Plan& plan);
   void StartAdmitted(const scheduler::Plan& plan);
   const std::vector<RowTask>& TasksOf(const scheduler::Batch& batch);
-  void Commit(const scheduler::Batch& batch, std::vector<RowResult> results);
+  size_t Commit(const scheduler::Batch& batch, std::vector<RowResult> results);
   void CommitSequence(Generation& generation, absl::Span<RowResult> rows, absl::Time now);
+  void Deliver(Generation& generation, Delta delta, absl::Time now);
   void End(Generation& generation, Delta delta);
   void EndWith(uint64_t handle, const absl::Status& status);
   void EndAll(const absl::Status& status);

@@ -99,6 +99,10 @@ ModelMetrics::Series ModelMetrics::MakeSeries(prometheus::Registry& registry,
                    "Prompt tokens found in the prefix cache."),
       make.Counter("normserve_nonfinite_rows_total",
                    "Logits rows with NaN or Inf; each ends its request with INTERNAL."),
+      make.Counter("normserve_draft_tokens_total",
+                   "Guesses at next tokens that were computed (--draft-tokens)."),
+      make.Counter("normserve_draft_tokens_accepted_total",
+                   "Guesses that were right; each is a generated token that needed no step of its own."),
       make.Seconds("normserve_time_to_first_token_seconds",
                    "From submission to a request's first token."),
       make.Seconds("normserve_inter_token_latency_seconds",
@@ -158,6 +162,11 @@ void ModelMetrics::PrefixQueried(uint32_t tokens, uint32_t hit_tokens) {
 }
 
 void ModelMetrics::NonFiniteRow() { series_.nonfinite_rows.Increment(); }
+
+void ModelMetrics::Drafted(uint32_t guesses, uint32_t accepted) {
+  series_.draft_tokens.Increment(guesses);
+  series_.accepted_draft_tokens.Increment(accepted);
+}
 
 void ModelMetrics::StepDone(const Step& step, const Gauges& gauges) {
   series_.requests_running.Set(gauges.running);

@@ -33,6 +33,7 @@ class ModelMetrics final : public engine::EngineObserver {
   void Preempted() override;
   void PrefixQueried(uint32_t tokens, uint32_t hit_tokens) override;
   void NonFiniteRow() override;
+  void Drafted(uint32_t guesses, uint32_t accepted) override;
   void StepDone(const Step& step, const Gauges& gauges) override;
 
  private:
@@ -52,6 +53,8 @@ class ModelMetrics final : public engine::EngineObserver {
     prometheus::Counter& prefix_queried_tokens;
     prometheus::Counter& prefix_hit_tokens;
     prometheus::Counter& nonfinite_rows;
+    prometheus::Counter& draft_tokens;
+    prometheus::Counter& accepted_draft_tokens;
     prometheus::Histogram& time_to_first_token;
     prometheus::Histogram& inter_token;
     prometheus::Histogram& request_duration;

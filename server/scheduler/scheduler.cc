@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/batch_builder.h"
+#include "scheduler/prompt_lookup.h"
 
 namespace normserve::scheduler {
 
@@ -13,13 +14,14 @@ Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options), pool_(options.blocks, options.block_size, options.prefix_cache) {}
 
 void Scheduler::Add(SequenceId id, std::vector<uint32_t> tokens, int32_t priority,
-                    absl::Time arrival, std::optional<uint32_t> score_from) {
+                    absl::Time arrival, std::optional<uint32_t> score_from, uint32_t max_tokens) {
   auto s = std::make_unique<Sequence>();
   s->id = id;
   s->prompt_tokens = static_cast<uint32_t>(tokens.size());
   s->tokens = std::move(tokens);
   s->rank = arrival - priority * kWaitingPerPriorityPoint;
   s->next_target = score_from;
+  s->max_tokens = max_tokens;
   waiting_.insert(KeyOf(*s));
   sequences_.emplace(id, std::move(s));
 }
@@ -43,8 +45,39 @@ const Plan& Scheduler::Schedule() {
     // No overtaking of a head that does not fit yet, else large requests would starve.
     if (!TryAdmit(*sequences_.at(std::get<SequenceId>(*waiting_.begin())))) break;
   }
+  AddDrafts();
   FillPlan();
   return plan_;
+}
+
+// Guesses never take a block or a row that anything else could use in this step.
+void Scheduler::AddDrafts() {
+  if (options_.draft_tokens == 0) return;
+  uint32_t rows = 0, decoding = 0;
+  for (const Sequence* s : running_) {
+    rows += s->planned;
+    decoding += s->planned > 0 && s->decoding() ? 1 : 0;
+  }
+  if (decoding == 0 || rows >= kFreeRows) return;
+  const uint32_t share = std::min((kFreeRows - rows) / decoding, options_.draft_tokens);
+  for (Sequence* s : running_) {
+    if (s->planned > 0 && s->decoding()) AddDrafts(*s, std::min(share, budget_));
+  }
+}
+
+void Scheduler::AddDrafts(Sequence& s, uint32_t count) {
+  if (s.known() + 1 >= s.max_tokens) return;
+  count = std::min(count, s.max_tokens - s.known() - 1);
+  std::vector<uint32_t> guesses = LookUpNext(s.tokens, count);
+  const auto room = [&] {
+    return static_cast<uint32_t>(s.blocks.size()) * options_.block_size - s.computed - s.planned;
+  };
+  while (room() < guesses.size() && pool_.available() > 0) s.blocks.push_back(*pool_.Allocate());
+  guesses.resize(std::min<size_t>(guesses.size(), room()));
+  s.drafts = static_cast<uint32_t>(guesses.size());
+  s.tokens.insert(s.tokens.end(), guesses.begin(), guesses.end());
+  s.planned += s.drafts;
+  budget_ -= s.drafts;
 }
 
 uint32_t Scheduler::BlocksFor(uint32_t tokens) const {
@@ -75,7 +108,8 @@ void Scheduler::Reserve(Sequence& s) {
 uint32_t Scheduler::DemandOfRunning() const {
   uint32_t blocks = 0;
   for (const Sequence* s : running_) {
-    blocks += BlocksFor(s->end() + options_.block_size) - static_cast<uint32_t>(s->blocks.size());
+    const uint32_t have = static_cast<uint32_t>(s->blocks.size());  // maybe more: guesses that failed
+    blocks += std::max(BlocksFor(s->end() + options_.block_size), have) - have;
   }
   return blocks;
 }
@@ -128,11 +162,12 @@ void Scheduler::ReleaseBlocks(Sequence& s) {
 void Scheduler::FillPlan() {
   step_.clear();
   plan_.sequences.clear();
-  plan_.prompt_tokens = plan_.prefill_tokens = plan_.decode_tokens = 0;
+  plan_.prompt_tokens = plan_.prefill_tokens = plan_.decode_tokens = plan_.draft_tokens = 0;
   for (Sequence* s : running_) {
     if (s->planned == 0) continue;
     step_.push_back(s);
     (s->decoding() ? plan_.decode_tokens : plan_.prefill_tokens) += s->planned;
+    plan_.draft_tokens += s->drafts;
     const uint32_t reached = std::min(s->computed + s->planned, s->prompt_tokens);
     if (reached > s->counted) {
       plan_.prompt_tokens += reached - s->counted;
@@ -145,28 +180,38 @@ void Scheduler::FillPlan() {
   BuildBatch(step_, options_.block_size, plan_.batch);
 }
 
-void Scheduler::Commit(absl::Span<const RowOutcome> outcomes) {
+const std::vector<bool>& Scheduler::Commit(absl::Span<const RowOutcome> outcomes) {
+  holds_.assign(outcomes.size(), true);
   size_t row = 0;
   for (Sequence* s : step_) {
-    s->computed += std::exchange(s->planned, 0);
+    const uint32_t known = s->known(), drafts = std::exchange(s->drafts, 0);
+    s->computed += std::exchange(s->planned, 0) - drafts;
     const size_t first = row;
     bool finite = true;
     for (; row < outcomes.size() && plan_.batch.logits_sequence[row] == s->id; ++row) {
-      finite = finite && outcomes[row].finite;
+      const size_t guess = row - first;  // the row computed from it, for guess >= 1
+      if (drafts > 0 && guess > 0) {
+        holds_[row] = finite && holds_[row - 1] &&
+                      outcomes[row - 1].token == s->tokens[known + guess - 1];
+      }
+      if (holds_[row]) finite = finite && outcomes[row].finite;
     }
+    s->tokens.resize(known);
     if (row == first) continue;
     if (!finite) {
       for (BlockId block : s->blocks) pool_.Forget(block);
       continue;
     }
-    PublishBlocks(*s);
     if (s->scoring()) {
       *s->next_target += static_cast<uint32_t>(row - first);
     } else {
-      s->tokens.push_back(outcomes[first].token);
+      for (size_t i = first; i < row && holds_[i]; ++i) s->tokens.push_back(outcomes[i].token);
+      s->computed = static_cast<uint32_t>(s->tokens.size()) - 1;
     }
+    PublishBlocks(*s);
   }
   step_.clear();
+  return holds_;
 }
 
 void Scheduler::PublishBlocks(Sequence& s) {

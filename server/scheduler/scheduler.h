@@ -28,7 +28,13 @@ struct SchedulerOptions {
   uint32_t blocks = 0;
   uint32_t block_size = 0;
   bool prefix_cache = true;
+  // Most guesses per sequence and step that are computed along with its next token; 0: none.
+  uint32_t draft_tokens = 0;
 };
+
+// Rows of one step up to which guesses are added: where the weights must be read anyway, few rows cost
+// little more than one.
+inline constexpr uint32_t kFreeRows = 8;
 
 // A sequence that left the queue.
 struct Admission {
@@ -46,7 +52,8 @@ struct Plan {
   uint32_t preempted = 0;
   uint32_t prompt_tokens = 0;   // prompt tokens computed for the first time
   uint32_t prefill_tokens = 0;  // prompt tokens and recomputed ones
-  uint32_t decode_tokens = 0;
+  uint32_t decode_tokens = 0;   // guesses included
+  uint32_t draft_tokens = 0;    // guesses
 };
 
 // What the runner made of one logits row.
@@ -64,9 +71,9 @@ class Scheduler {
   // Queues a sequence. `id`s grow; `tokens` is not empty and fits the pool by itself, also after
   // growing. Larger `priority` goes first, see kWaitingPerPriorityPoint. With `score_from`, rows
   // are wanted for each token from there on (1 <= score_from < tokens.size()) and nothing is
-  // generated.
+  // generated. `max_tokens`: the most that prompt and generated tokens will ever be.
   void Add(SequenceId id, std::vector<uint32_t> tokens, int32_t priority, absl::Time arrival,
-           std::optional<uint32_t> score_from);
+           std::optional<uint32_t> score_from, uint32_t max_tokens);
 
   // Decode rows first, then prefill chunks, then the head of the queue. With sequences present, the
   // batch is never empty: the first-ranked running one can always take the blocks of the others.
@@ -74,8 +81,9 @@ class Scheduler {
 
   // `outcomes` [batch.logits_rows.size()], same order. Blocks become reusable by prefix here, when
   // a finite row has attended to all of them; those of a sequence with a non-finite row never
-  // (again).
-  void Commit(absl::Span<const RowOutcome> outcomes);
+  // (again). Returns, per row, whether it holds: a row computed from a guess does when the row before it
+  // holds and decided just that token, any other row always. Outcomes of the others mean nothing.
+  const std::vector<bool>& Commit(absl::Span<const RowOutcome> outcomes);
 
   // Forgets a sequence, in whatever state, and frees its blocks.
   void Finish(SequenceId id);
@@ -97,6 +105,8 @@ class Scheduler {
   uint32_t DemandOfRunning() const;
   void Reserve(Sequence& s);
   bool TryAdmit(Sequence& s);
+  void AddDrafts();
+  void AddDrafts(Sequence& s, uint32_t count);
   void Preempt(Sequence& s);
   void ReleaseBlocks(Sequence& s);
   void PublishBlocks(Sequence& s);
@@ -110,6 +120,7 @@ class Scheduler {
   std::vector<Sequence*> step_;     // those of the current batch, in its order
   uint32_t budget_ = 0;             // tokens left in the current step
   Plan plan_;
+  std::vector<bool> holds_;         // of the last Commit
 };
 
 }  // namespace normserve::scheduler

@@ -70,15 +70,18 @@ TEST(EnginePropertyTest, OutputsEqualTheRunAloneBitForBit) {
   std::vector<Transcript> want;
   for (const Request& request : requests) want.push_back(reference.Run(request));
 
-  uint64_t preempted = 0, hits = 0;
+  uint64_t preempted = 0, hits = 0, drafted = 0, accepted = 0;
   for (uint32_t step_tokens : {1u, 2u, 3u, 5u, 8u, 64u, 512u}) {
     for (uint32_t blocks : {13u, 20u, 200u}) {
       for (bool prefix_cache : {false, true}) {
-        SCOPED_TRACE(testing::Message() << step_tokens << " " << blocks << " " << prefix_cache);
+        const uint32_t drafts = random() % 3 * 3;
+        SCOPED_TRACE(testing::Message()
+                     << step_tokens << " " << blocks << " " << prefix_cache << " " << drafts);
         EngineOptions options;
         options.max_step_tokens = step_tokens;
         options.prefix_cache = prefix_cache;
-        options.max_running = 4 + random() % 13;
+        options.max_running = 1 + random() % 16;
+        options.draft_tokens = drafts;
         Gate gate;
         FakeRunnerOptions runner = Model(blocks);
         runner.before_step = Gated(gate).before_step;
@@ -93,6 +96,8 @@ TEST(EnginePropertyTest, OutputsEqualTheRunAloneBitForBit) {
         harness.ExpectIdle();
         preempted += harness.counts().preempted;
         hits += harness.counts().hit;
+        drafted += harness.counts().drafted;
+        accepted += harness.counts().accepted;
         if (HasFailure()) return;
       }
     }
@@ -100,6 +105,8 @@ TEST(EnginePropertyTest, OutputsEqualTheRunAloneBitForBit) {
   // Else the runs above would prove little.
   EXPECT_GT(preempted, 20u);
   EXPECT_GT(hits, 500u);
+  EXPECT_GT(accepted, 50u);
+  EXPECT_GT(drafted, 2 * accepted);  // wrong ones too
 }
 
 TEST(EnginePropertyTest, CancelsAndDeadlinesDisturbNobodyElse) {
@@ -112,6 +119,7 @@ TEST(EnginePropertyTest, CancelsAndDeadlinesDisturbNobodyElse) {
     EngineOptions options;
     options.max_step_tokens = 1 + random() % 30;
     options.max_running = 1 + random() % 8;
+    options.draft_tokens = random() % 4;
     Harness harness(Model(13 + random() % 10), options);
     std::vector<std::pair<Request, Harness::Call>> calls;
     for (int i = 0; i < 40; ++i) {

@@ -85,6 +85,7 @@ class RecordingObserver final : public EngineObserver {
     std::array<uint64_t, kTerminalCount> ended{};
     uint64_t prompt_computed = 0, prompt_cached = 0, generated = 0, first_tokens = 0;
     uint64_t inter_tokens = 0, preempted = 0, queried = 0, hit = 0, non_finite = 0, steps = 0;
+    uint64_t drafted = 0, accepted = 0;
     Gauges gauges;
     std::vector<RequestTimes> times;
 
@@ -127,6 +128,12 @@ class RecordingObserver final : public EngineObserver {
     Update([&](Counts& c) {
       c.queried += tokens;
       c.hit += hit;
+    });
+  }
+  void Drafted(uint32_t guesses, uint32_t accepted) override {
+    Update([&](Counts& c) {
+      c.drafted += guesses;
+      c.accepted += accepted;
     });
   }
   void NonFiniteRow() override {

@@ -52,6 +52,8 @@ TEST(ModelMetricsTest, EverySeriesIsThereFromTheStart) {
                            "prefix_cache_queried_tokens_total",
                            "prefix_cache_hit_tokens_total",
                            "nonfinite_rows_total",
+                           "draft_tokens_total",
+                           "draft_tokens_accepted_total",
                            "time_to_first_token_seconds_count",
                            "inter_token_latency_seconds_count",
                            "request_duration_seconds_count",
@@ -96,6 +98,7 @@ TEST(ModelMetricsTest, EventsReachTheirSeries) {
   metrics.RequestEnded(engine::Terminal::kStop, ran, usage);
   metrics.RequestEnded(engine::Terminal::kRejected, {}, {});
   metrics.PromptTokens(3, 2);
+  metrics.Drafted(9, 4);
   metrics.StepDone({0.01, 3, 4, 2}, {1, 2, 30, 10, 100});
   metrics.StepDone({}, {0, 0, 25, 10, 100});
   const std::string text = TextOf(registry);
@@ -108,6 +111,8 @@ TEST(ModelMetricsTest, EventsReachTheirSeries) {
            "normserve_request_generated_tokens_sum{model=\"m\"} 7\n",
            "normserve_prompt_tokens_total{model=\"m\",source=\"computed\"} 3\n",
            "normserve_prompt_tokens_total{model=\"m\",source=\"cached\"} 2\n",
+           "normserve_draft_tokens_total{model=\"m\"} 9\n",
+           "normserve_draft_tokens_accepted_total{model=\"m\"} 4\n",
            "normserve_kv_blocks{model=\"m\",state=\"used\"} 25\n",
            "normserve_kv_blocks{model=\"m\",state=\"free\"} 65\n",
            "normserve_kv_cache_usage_ratio{model=\"m\"} 0.25\n",

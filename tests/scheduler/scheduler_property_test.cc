@@ -53,6 +53,8 @@ class Simulation {
 
   uint32_t preemptions() const { return preemptions_; }
   uint32_t hits() const { return hits_; }
+  uint32_t drafts() const { return drafts_; }
+  uint32_t wrong() const { return wrong_; }
 
  private:
   void AddJob(SequenceId id, uint32_t pool_tokens, uint64_t step) {
@@ -65,7 +67,8 @@ class Simulation {
     }
     job.arrived_step = step;
     scheduler_.Add(id, job.prompt, static_cast<int32_t>(random_() % 5), absl::FromUnixSeconds(step),
-                   job.score_from);
+                   job.score_from,
+                   static_cast<uint32_t>(job.prompt.size()) + job.new_tokens);
     live_.emplace(id, std::move(job));
   }
 
@@ -89,8 +92,10 @@ class Simulation {
     }
     std::vector<RowOutcome> outcomes;
     for (int32_t row : b.logits_rows) outcomes.push_back({NextToken(Read(b, row)), true});
-    scheduler_.Commit(outcomes);
+    const std::vector<bool> holds = scheduler_.Commit(outcomes);
     ASSERT_TRUE(scheduler_.Check().ok()) << scheduler_.Check();
+    drafts_ += plan.draft_tokens;
+    for (const bool row : holds) wrong_ += row ? 0 : 1;
     for (SequenceId id : std::set<SequenceId>(b.logits_sequence.begin(), b.logits_sequence.end())) {
       Judge(id, std::count(b.logits_sequence.begin(), b.logits_sequence.end(), id));
     }
@@ -119,7 +124,8 @@ class Simulation {
     const std::vector<uint32_t>& got = scheduler_.sequence(id).tokens;
     while (tokens.size() < got.size()) tokens.push_back(NextToken(tokens));
     ASSERT_EQ(tokens, got) << "sequence " << id;
-    if (got.size() >= job.prompt.size() + job.new_tokens) Drop(id);
+    ASSERT_LE(got.size(), job.prompt.size() + job.new_tokens);
+    if (got.size() == job.prompt.size() + job.new_tokens) Drop(id);
   }
 
   std::mt19937_64 random_;
@@ -129,10 +135,12 @@ class Simulation {
   std::map<SequenceId, Job> live_;
   uint32_t preemptions_ = 0;
   uint32_t hits_ = 0;
+  uint32_t drafts_ = 0;
+  uint32_t wrong_ = 0;
 };
 
 TEST(SchedulerPropertyTest, EveryScheduleGivesTheTokensOfARunAlone) {
-  uint32_t preemptions = 0, hits = 0;
+  uint32_t preemptions = 0, hits = 0, drafts = 0, wrong = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     std::mt19937_64 random(seed);
     SchedulerOptions options;
@@ -141,16 +149,21 @@ TEST(SchedulerPropertyTest, EveryScheduleGivesTheTokensOfARunAlone) {
     options.max_step_tokens = 1 + random() % 24;
     options.max_running = 1 + random() % 8;
     options.prefix_cache = seed % 3 != 0;
+    options.draft_tokens = seed % 2 == 0 ? 0 : 1 + random() % 7;
     SCOPED_TRACE(seed);
     Simulation simulation(seed, options);
     simulation.Run(60);
     if (HasFatalFailure()) return;
     preemptions += simulation.preemptions();
     hits += simulation.hits();
+    drafts += simulation.drafts();
+    wrong += simulation.wrong();
   }
   // Else the runs above would prove little.
   EXPECT_GT(preemptions, 100u);
   EXPECT_GT(hits, 100u);
+  EXPECT_GT(wrong, 100u);
+  EXPECT_GT(drafts - wrong, 100u);
 }
 
 // A stream of high-priority arrivals cannot hold a low one back for longer than its points are
@@ -161,9 +174,9 @@ TEST(SchedulerPropertyTest, LowPriorityIsNotStarvedByAStreamOfHigherOnes) {
   options.block_size = 4;
   options.max_running = 1;
   Scheduler scheduler(options);
-  scheduler.Add(1, {1, 2}, -100, absl::FromUnixSeconds(0), std::nullopt);
+  scheduler.Add(1, {1, 2}, -100, absl::FromUnixSeconds(0), std::nullopt, 3);
   for (SequenceId id = 2; id < 1000; ++id) {
-    scheduler.Add(id, {1, 2}, 100, absl::FromUnixSeconds(id), std::nullopt);
+    scheduler.Add(id, {1, 2}, 100, absl::FromUnixSeconds(id), std::nullopt, 3);
     const Plan& plan = scheduler.Schedule();
     scheduler.Commit(std::vector<RowOutcome>(plan.batch.logits_rows.size()));
     const SequenceId served = plan.sequences.at(0);

@@ -30,9 +30,10 @@ std::vector<uint32_t> Prompt(uint32_t size, uint32_t first = 100) {
 }
 
 void AddPrompt(Scheduler& scheduler, SequenceId id, std::vector<uint32_t> tokens,
-               int32_t priority = 0, std::optional<uint32_t> score_from = std::nullopt) {
+               int32_t priority = 0, std::optional<uint32_t> score_from = std::nullopt,
+               uint32_t max_tokens = 1000) {
   scheduler.Add(id, std::move(tokens), priority, absl::UnixEpoch() + id * absl::Milliseconds(1),
-                score_from);
+                score_from, max_tokens);
 }
 
 // Runs one step in which each row gives `token`.
@@ -159,9 +160,9 @@ TEST(SchedulerTest, PreemptsTheLatestArrivedOfTheLowestPriorityAndResumesItFirst
 TEST(SchedulerTest, PriorityOrdersTheQueueAndWaitingOutweighsIt) {
   Scheduler scheduler(Options(64, 1, 16));
   const absl::Time t0 = absl::UnixEpoch();
-  scheduler.Add(1, Prompt(4), 0, t0, std::nullopt);
-  scheduler.Add(2, Prompt(4), 5, t0 + absl::Seconds(1), std::nullopt);
-  scheduler.Add(3, Prompt(4), 100, t0 + absl::Seconds(150), std::nullopt);
+  scheduler.Add(1, Prompt(4), 0, t0, std::nullopt, 1000);
+  scheduler.Add(2, Prompt(4), 5, t0 + absl::Seconds(1), std::nullopt, 1000);
+  scheduler.Add(3, Prompt(4), 100, t0 + absl::Seconds(150), std::nullopt, 1000);
   std::vector<SequenceId> order;
   for (int i = 0; i < 3; ++i) {
     order.push_back(Step(scheduler).admitted.at(0).id);
@@ -225,6 +226,89 @@ TEST(SchedulerTest, FinishBetweenAnyStepsFreesAllBlocks) {
   EXPECT_EQ(scheduler.pool().used(), 0u);
   EXPECT_EQ(scheduler.running() + scheduler.waiting(), 0u);
   EXPECT_TRUE(scheduler.Schedule().batch.empty());
+}
+
+std::vector<RowOutcome> Decided(const std::vector<uint32_t>& tokens) {
+  std::vector<RowOutcome> outcomes;
+  for (const uint32_t token : tokens) outcomes.push_back({token, true});
+  return outcomes;
+}
+
+// 5 6 7 8 5 6: what followed 5 6 before is 7 8, then 5 6 again.
+SchedulerOptions WithDrafts(uint32_t drafts) {
+  SchedulerOptions options = Options(16, 4, 16);
+  options.draft_tokens = drafts;
+  return options;
+}
+
+TEST(SchedulerTest, GuessesRunWithTheNextTokenAndStayWhileTheyAreRight) {
+  Scheduler scheduler(WithDrafts(3));
+  AddPrompt(scheduler, 1, {5, 6, 7, 8, 5});
+  Step(scheduler, 6);
+  const Plan& plan = scheduler.Schedule();
+  EXPECT_THAT(plan.batch.token_ids, ElementsAre(6, 7, 8, 5));
+  EXPECT_THAT(plan.batch.positions, ElementsAre(5, 6, 7, 8));
+  EXPECT_THAT(plan.batch.logits_rows, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(plan.draft_tokens, 3u);
+  EXPECT_EQ(plan.decode_tokens, 4u);
+  // 7 and 8 are right, then comes a 9: the guess 5 and its row do not hold.
+  EXPECT_THAT(scheduler.Commit(Decided({7, 8, 9, 1})), ElementsAre(true, true, true, false));
+  EXPECT_THAT(scheduler.sequence(1).tokens, ElementsAre(5, 6, 7, 8, 5, 6, 7, 8, 9));
+  EXPECT_EQ(scheduler.sequence(1).computed, 8u);
+  EXPECT_TRUE(scheduler.Check().ok()) << scheduler.Check();
+  // Nothing ends in 8 9: no guess, and the position of the wrong one is computed anew.
+  const Plan& next = scheduler.Schedule();
+  EXPECT_THAT(next.batch.token_ids, ElementsAre(9));
+  EXPECT_THAT(next.batch.positions, ElementsAre(8));
+  scheduler.Commit(Decided({2}));
+  EXPECT_THAT(scheduler.sequence(1).tokens, ElementsAre(5, 6, 7, 8, 5, 6, 7, 8, 9, 2));
+}
+
+TEST(SchedulerTest, ARightTokenAfterAWrongGuessDoesNotCount) {
+  Scheduler scheduler(WithDrafts(3));
+  AddPrompt(scheduler, 1, {5, 6, 7, 8, 5});
+  Step(scheduler, 6);
+  scheduler.Schedule();
+  EXPECT_THAT(scheduler.Commit(Decided({4, 8, 5, 1})), ElementsAre(true, false, false, false));
+  EXPECT_THAT(scheduler.sequence(1).tokens, ElementsAre(5, 6, 7, 8, 5, 6, 4));
+}
+
+TEST(SchedulerTest, ARowAfterAWrongGuessMayBeNaN) {
+  Scheduler scheduler(WithDrafts(3));
+  AddPrompt(scheduler, 1, {5, 6, 7, 8, 5});
+  Step(scheduler, 6);
+  scheduler.Schedule();
+  std::vector<RowOutcome> outcomes = Decided({4, 8, 5, 1});
+  for (size_t row = 1; row < 4; ++row) outcomes[row].finite = false;
+  EXPECT_THAT(scheduler.Commit(outcomes), ElementsAre(true, false, false, false));
+  EXPECT_THAT(scheduler.sequence(1).tokens, ElementsAre(5, 6, 7, 8, 5, 6, 4));
+}
+
+TEST(SchedulerTest, GuessesKeepToTheSequencesEndAndToFreeRows) {
+  Scheduler scheduler(WithDrafts(7));
+  AddPrompt(scheduler, 1, {5, 6, 7, 8, 5}, 0, std::nullopt, 8);  // 6 known, 1 decided: 1 guess
+  Step(scheduler, 6);
+  EXPECT_EQ(scheduler.Schedule().draft_tokens, 1u);
+  scheduler.Commit(Decided({7, 8}));
+  EXPECT_EQ(scheduler.sequence(1).tokens.size(), 8u);
+  scheduler.Finish(1);
+  // Three that decode share the five rows that are left of eight.
+  for (SequenceId id = 2; id < 5; ++id) AddPrompt(scheduler, id, {5, 6, 7, 8, 5});
+  Step(scheduler, 6);
+  Step(scheduler, 6);
+  const Plan& plan = scheduler.Schedule();
+  EXPECT_LE(plan.batch.token_ids.size(), kFreeRows);
+  EXPECT_EQ(plan.decode_tokens, 3 + plan.draft_tokens);
+}
+
+TEST(SchedulerTest, AGuessTakesNoBlockFromAnybody) {
+  SchedulerOptions options = WithDrafts(3);
+  options.blocks = 2;  // of 4
+  Scheduler scheduler(options);
+  AddPrompt(scheduler, 1, {5, 6, 5, 6, 5, 6});
+  Step(scheduler, 5);
+  EXPECT_EQ(scheduler.Schedule().draft_tokens, 1u);  // positions 6 and 7, then the pool is full
+  EXPECT_EQ(scheduler.sequence(1).blocks.size(), 2u);
 }
 
 }  // namespace
