@@ -2,7 +2,7 @@
 // Where a step's time goes: runs a model's forward pass and head without server or scheduler, on made-up
 // tokens, and prints the time of each operator. LibTorch's dispatcher reports every operator to an
 // observer; its own cost (under a microsecond an operator) is inside "total", not inside the parts.
-//   step_bench MODEL_DIR [--dtype bfloat16] [--threads 2] [--context 128] [--steps 20] ROWS...
+//   step_bench MODEL_DIR [--dtype bfloat16] [--quantize int8] [--threads 2] [--context 128] [--steps 20] ROWS...
 // ROWS: "8" decodes 8 sequences at the given context; "p512" prefills one prompt of 512 tokens.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -119,12 +119,14 @@ void Measure(model::CausalLm& model, const std::string& name, const Shape& shape
 
 int Main(int argc, char** argv) {
   CLI::App app("time of a step by operator");
-  std::string directory, dtype = "bfloat16";
+  std::string directory, dtype = "bfloat16", quantize = "none";
   int threads = 2, steps = 20;
   int64_t context = 128;
   std::vector<std::string> rows = {"1", "8", "32", "p128", "p512"};
   app.add_option("model", directory, "checkpoint folder")->required();
   app.add_option("--dtype", dtype, "float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--quantize", quantize, "none, int8 or int4 (embedding and head: int8)")
+      ->check(CLI::IsMember({"none", "int8", "int4"}));
   app.add_option("--threads", threads, "compute threads");
   app.add_option("--context", context, "tokens already in the cache of a decoding sequence");
   app.add_option("--steps", steps, "steps to average over");
@@ -136,6 +138,9 @@ int Main(int argc, char** argv) {
   const kernels::ScopedPool scope(&pool);
   model::LoadOptions options;
   options.dtype = dtype == "float32" ? at::kFloat : at::kBFloat16;
+  if (quantize == "int8") options.quantize = model::Quantization::kInt8;
+  if (quantize == "int4") options.quantize = model::Quantization::kInt4;
+  if (quantize != "none") options.quantize_head = model::Quantization::kInt8;
   auto model = model::CausalLm::Load(directory, options);
   if (!model.ok()) {
     std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
