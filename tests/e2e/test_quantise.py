@@ -81,7 +81,7 @@ def test_results_stay_near_the_unquantised_ones(model):
 
 @pytest.mark.parametrize("model,quantize", [("bhyt", "int8"), ("simplegpt", "int4")])
 def test_mixed_streams_equal_the_one_at_a_time_output(model, quantize):
-    requests = mixed_requests(model, 32)
+    requests = mixed_requests(model, 16)
     with Server({model: FOLDERS[model]}, "--quantize", quantize, "--no-prefix-cache") as server:
         alone = [wire.essence(server.stub.Generate(r, timeout=120)) for r in requests]
     with Server({model: FOLDERS[model]}, "--quantize", quantize, "--block-size", 16, "--kv-cache-tokens", 640,
