@@ -30,11 +30,22 @@ WeightFormat CheckFormat(int64_t format) {
   return static_cast<WeightFormat>(format);
 }
 
+// body(elements, begin, end) over all panels of a weight, with its elements in their own type.
+template <class Body>
+void ForPanels(const at::Tensor& weight, const Body& body) {
+  ForItems(PanelsOf(weight.size(0)), 1, weight.size(1) * kPanel, [&](int64_t begin, int64_t end) {
+    switch (weight.scalar_type()) {
+      case at::kFloat: return body(weight.const_data_ptr<float>(), begin, end);
+      case at::kBFloat16: return body(weight.const_data_ptr<at::BFloat16>(), begin, end);
+      default: return body(weight.const_data_ptr<at::Half>(), begin, end);
+    }
+  });
+}
+
 template <typename From, typename To>
-void PackPanels(const at::Tensor& weight, To* panels, int64_t begin, int64_t end) {
+void PackPanels(const at::Tensor& weight, const From* from, To* panels, int64_t begin, int64_t end) {
   const int64_t n = weight.size(0), k = weight.size(1);
   const int64_t row_stride = weight.stride(0), column_stride = weight.stride(1);
-  const From* from = weight.const_data_ptr<From>();
   for (int64_t p = begin; p < end; ++p) {
     To* to = panels + p * k * kPanel;
     const int64_t lanes = std::min(kPanel, n - p * kPanel);
@@ -48,24 +59,12 @@ void PackPanels(const at::Tensor& weight, To* panels, int64_t begin, int64_t end
   }
 }
 
-template <typename To>
-void PackAs(const at::Tensor& weight, To* panels) {
-  const int64_t count = PanelsOf(weight.size(0));
-  ForItems(count, 1, weight.size(1) * kPanel, [&](int64_t begin, int64_t end) {
-    switch (weight.scalar_type()) {
-      case at::kFloat: return PackPanels<float, To>(weight, panels, begin, end);
-      case at::kBFloat16: return PackPanels<at::BFloat16, To>(weight, panels, begin, end);
-      default: return PackPanels<at::Half, To>(weight, panels, begin, end);
-    }
-  });
-}
-
 // A panel's weights as [groups * 32, 16] float32 first, then rounded.
 template <typename From, class Group>
-void QuantisePanels(const at::Tensor& weight, Group* panels, int64_t begin, int64_t end) {
+void QuantisePanels(const at::Tensor& weight, const From* from, Group* panels, int64_t begin,
+                    int64_t end) {
   const int64_t n = weight.size(0), k = weight.size(1), groups = GroupsOf(k);
   std::vector<float> block(static_cast<size_t>(groups * kGroup * kPanel));
-  const From* from = weight.const_data_ptr<From>();
   for (int64_t p = begin; p < end; ++p) {
     const int64_t lanes = std::min(kPanel, n - p * kPanel);
     if (lanes < kPanel) std::fill(block.begin(), block.end(), 0.0f);
@@ -81,16 +80,23 @@ void QuantisePanels(const at::Tensor& weight, Group* panels, int64_t begin, int6
 
 template <class Group>
 at::Tensor Quantise(const at::Tensor& weight) {
-  const int64_t count = PanelsOf(weight.size(0)), k = weight.size(1);
-  at::Tensor panels = at::empty({count, GroupsOf(k), static_cast<int64_t>(sizeof(Group))},
+  at::Tensor panels = at::empty({PanelsOf(weight.size(0)), GroupsOf(weight.size(1)),
+                                 static_cast<int64_t>(sizeof(Group))},
                                 weight.options().dtype(at::kByte));
   Group* to = reinterpret_cast<Group*>(panels.data_ptr<uint8_t>());
-  ForItems(count, 1, k * kPanel, [&](int64_t begin, int64_t end) {
-    switch (weight.scalar_type()) {
-      case at::kFloat: return QuantisePanels<float>(weight, to, begin, end);
-      case at::kBFloat16: return QuantisePanels<at::BFloat16>(weight, to, begin, end);
-      default: return QuantisePanels<at::Half>(weight, to, begin, end);
-    }
+  ForPanels(weight, [&](const auto* from, int64_t begin, int64_t end) {
+    QuantisePanels(weight, from, to, begin, end);
+  });
+  return panels;
+}
+
+template <typename To>
+at::Tensor PackAs(const at::Tensor& weight, at::ScalarType dtype) {
+  at::Tensor panels = at::empty({PanelsOf(weight.size(0)), weight.size(1), kPanel},
+                                weight.options().dtype(dtype));
+  To* to = panels.data_ptr<To>();
+  ForPanels(weight, [&](const auto* from, int64_t begin, int64_t end) {
+    PackPanels(weight, from, to, begin, end);
   });
   return panels;
 }
@@ -100,18 +106,12 @@ at::Tensor PackWeightCpu(const at::Tensor& weight, int64_t format) {
   TORCH_CHECK(weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16 ||
                   weight.scalar_type() == at::kHalf,
               "weight: expected float32, bfloat16 or float16, got ", weight.scalar_type());
-  const WeightFormat to = CheckFormat(format);
-  if (to == WeightFormat::kInt8) return Quantise<Int8Group>(weight);
-  if (to == WeightFormat::kInt4) return Quantise<Int4Group>(weight);
-  const at::ScalarType dtype = to == WeightFormat::kFloat32 ? at::kFloat : at::kBFloat16;
-  at::Tensor panels = at::empty({PanelsOf(weight.size(0)), weight.size(1), kPanel},
-                                weight.options().dtype(dtype));
-  if (dtype == at::kFloat) {
-    PackAs(weight, panels.data_ptr<float>());
-  } else {
-    PackAs(weight, panels.data_ptr<at::BFloat16>());
+  switch (CheckFormat(format)) {
+    case WeightFormat::kInt8: return Quantise<Int8Group>(weight);
+    case WeightFormat::kInt4: return Quantise<Int4Group>(weight);
+    case WeightFormat::kBFloat16: return PackAs<at::BFloat16>(weight, at::kBFloat16);
+    default: return PackAs<float>(weight, at::kFloat);
   }
-  return panels;
 }
 
 // The packed tensor of a [n, k] weight, as PackWeightCpu makes it.
@@ -138,7 +138,7 @@ void LinearPass(const LinearRows& rows, float* packed) {
   const bool as_is = rows.rows == 1 && rows.x_type == RowType::kFloat32 && !quantised;
   if (!as_is) {
     const auto pack = quantised ? QuantiseInputsCpu : PackInputsCpu;
-    const RowTiles tiles = TilesOf(rows.format, rows.rows);
+    const RowTiles tiles = TilesOf(rows.rows);
     const int64_t tile_cost = rows.rows / tiles.count * rows.k;
     ForItems(tiles.count, 1, tile_cost,
              [&](int64_t begin, int64_t end) { pack(rows, begin, end, packed); });

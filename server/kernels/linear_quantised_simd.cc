@@ -13,7 +13,6 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -27,17 +26,6 @@ namespace HWY_NAMESPACE {
 
 using DI = hn::RebindToSigned<DF>;  // sums
 using VI = hn::Vec<DI>;
-
-// Rows per tile: a row fewer than registers would hold, since the compiler keeps some inputs in them.
-constexpr int kMaxRows = kLanes >= 16 ? 12 : kLanes >= 8 ? 6 : kLanes >= 4 ? 2 : 1;
-
-// Panels per call: as for float32, but every sum is an integer one and a float32 one, of which only the
-// first kind has to live in registers.
-constexpr int MaxPanels(int rows) {
-  int panels = 8;
-  while (panels > 1 && panels * kVectors * (rows + 1) > kRegisters - 2) panels /= 2;
-  return panels;
-}
 
 #if HWY_TARGET == HWY_SCALAR
 
@@ -161,78 +149,55 @@ HWY_INLINE void AddGroup(const QuantisedInputs<R>& x, const Group* const (&w)[P]
 // How far ahead of its use a weight is asked for.
 constexpr size_t kAheadBytes = 4096;
 
-// y[r][n] for R rows and P panels of weights.
-template <int R, int P, class Group>
-void Tile(const LinearRows& a, const float* packed, const Group* weights, int64_t row,
-          int64_t panel) {
-  const DF d;
-  const size_t groups = static_cast<size_t>(GroupsOf(a.k));
-  const auto* x = reinterpret_cast<const QuantisedInputs<R>*>(packed);
-  VF y[R][P][kVectors];
-  for (int r = 0; r < R; ++r) {
-    for (int p = 0; p < P; ++p) {
-      for (int v = 0; v < kVectors; ++v) y[r][p][v] = hn::Zero(d);
+template <class Group>
+struct QuantisedKernel {
+  using Weight = Group;
+  static constexpr int64_t PanelWeights(int64_t k) { return GroupsOf(k); }
+
+  // Every sum is an integer one, in a register, and a float32 one, in memory between groups.
+  static constexpr int MaxPanels(int rows) {
+    int panels = 8;
+    while (panels > 1 && panels * kVectors * (rows + 1) > kRegisters - 2) panels /= 2;
+    return panels;
+  }
+
+  template <int R, int P>
+  static void Tile(const LinearRows& a, const float* packed, const Group* weights, int64_t row,
+                   int64_t panel) {
+    const DF d;
+    const size_t groups = static_cast<size_t>(GroupsOf(a.k));
+    const auto* x = reinterpret_cast<const QuantisedInputs<R>*>(packed);
+    VF y[R][P][kVectors];
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) {
+        for (int v = 0; v < kVectors; ++v) y[r][p][v] = hn::Zero(d);
+      }
+    }
+    for (size_t g = 0; g < groups; ++g) {
+      const Group* w[P];
+      for (int p = 0; p < P; ++p) {
+        w[p] = weights + static_cast<size_t>(p) * groups + g;
+        const char* ahead = reinterpret_cast<const char*>(w[p]) + kAheadBytes;
+        for (size_t byte = 0; byte < sizeof(Group); byte += 64) hwy::Prefetch(ahead + byte);
+      }
+      AddGroup<R, P>(x[g], w, y);
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) StorePanel(a, y[r][p], row + r, (panel + p) * kPanel);
     }
   }
-  for (size_t g = 0; g < groups; ++g) {
-    const Group* w[P];
-    for (int p = 0; p < P; ++p) {
-      w[p] = weights + static_cast<size_t>(p) * groups + g;
-      const char* ahead = reinterpret_cast<const char*>(w[p]) + kAheadBytes;
-      for (size_t byte = 0; byte < sizeof(Group); byte += 64) hwy::Prefetch(ahead + byte);
-    }
-    AddGroup<R, P>(x[g], w, y);
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int p = 0; p < P; ++p) StorePanel(a, y[r][p], row + r, (panel + p) * kPanel);
-  }
-}
-
-template <int P, int R, class Group>
-void TileOfHeight(const LinearRows& a, const float* x, const Group* w, int64_t row, int64_t height,
-                  int64_t panel) {
-  if constexpr (R > kMaxRows || MaxPanels(R) < P) {
-    return;  // never reached: TilesOf and QuantisedPanelsAtOnce bound the height
-  } else {
-    if (height == R) return Tile<R, P>(a, x, w, row, panel);
-    TileOfHeight<P, R + 1>(a, x, w, row, height, panel);
-  }
-}
-
-template <int P, class Group>
-void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles, int64_t panel) {
-  const Group* w = static_cast<const Group*>(a.panels) + panel * GroupsOf(a.k);
-  for (int64_t t = 0; t < tiles.count; ++t) {
-    const int64_t row = tiles.first_row(t, a.rows);
-    const int64_t height = tiles.first_row(t + 1, a.rows) - row;
-    TileOfHeight<P, 1>(a, packed + PackedInputFloats(a.format, row, a.k), w, row, height, panel);
-  }
-}
-
-int64_t QuantisedRowsAtOnceTarget() { return kMaxRows; }
+};
 
 int64_t QuantisedPanelsAtOnceTarget(int64_t rows) {
-  const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
-  return MaxPanels(static_cast<int>((rows + tiles - 1) / tiles));
-}
-
-template <class Group>
-void PanelsOf(const LinearRows& a, const float* packed, int64_t begin, int64_t end) {
-  const RowTiles tiles = TilesOf(a.format, a.rows);
-  int64_t at_once = QuantisedPanelsAtOnceTarget(a.rows);
-  for (int64_t panel = begin; panel < end; panel += at_once) {
-    while (at_once > end - panel) at_once /= 2;
-    if (at_once == 8) PanelGroup<8, Group>(a, packed, tiles, panel);
-    if (at_once == 4) PanelGroup<4, Group>(a, packed, tiles, panel);
-    if (at_once == 2) PanelGroup<2, Group>(a, packed, tiles, panel);
-    if (at_once == 1) PanelGroup<1, Group>(a, packed, tiles, panel);
-  }
+  return PanelsPerCall<QuantisedKernel<Int8Group>>(rows);
 }
 
 void QuantisedPanelsTarget(const LinearRows& args, const float* packed, int64_t begin,
                            int64_t end) {
-  if (args.format == WeightFormat::kInt8) return PanelsOf<Int8Group>(args, packed, begin, end);
-  PanelsOf<Int4Group>(args, packed, begin, end);
+  if (args.format == WeightFormat::kInt8) {
+    return RunPanels<QuantisedKernel<Int8Group>>(args, packed, begin, end);
+  }
+  RunPanels<QuantisedKernel<Int4Group>>(args, packed, begin, end);
 }
 
 // One group of one row, as float32; zeros after the row's end.
@@ -298,7 +263,7 @@ void QuantiseTile(const LinearRows& a, int64_t first, int64_t height, float* pac
 }
 
 void QuantiseInputsTarget(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
-  const RowTiles tiles = TilesOf(args.format, args.rows);
+  const RowTiles tiles = TilesOf(args.rows);
   for (int64_t t = begin; t < end; ++t) {
     const int64_t first = tiles.first_row(t, args.rows);
     const int64_t height = tiles.first_row(t + 1, args.rows) - first;
@@ -318,12 +283,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace normserve::kernels {
 
-HWY_EXPORT(QuantisedRowsAtOnceTarget);
 HWY_EXPORT(QuantisedPanelsAtOnceTarget);
 HWY_EXPORT(QuantiseInputsTarget);
 HWY_EXPORT(QuantisedPanelsTarget);
-
-int64_t QuantisedRowsAtOnce() { return HWY_DYNAMIC_DISPATCH(QuantisedRowsAtOnceTarget)(); }
 
 int64_t QuantisedPanelsAtOnce(int64_t rows) {
   return HWY_DYNAMIC_DISPATCH(QuantisedPanelsAtOnceTarget)(rows);

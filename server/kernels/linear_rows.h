@@ -38,7 +38,7 @@ struct RowTiles {
   int64_t count = 0;
   int64_t first_row(int64_t tile, int64_t rows) const { return tile * rows / count; }
 };
-RowTiles TilesOf(WeightFormat format, int64_t rows);
+RowTiles TilesOf(int64_t rows);
 
 // One group of inputs of a tile: x = scale * q, and sum = scale * (q0 + q1 + ...), which the least
 // value of a 4-bit group is multiplied with. A group with a NaN or Inf has scale NaN and q 0; one with
@@ -65,8 +65,7 @@ void PackInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* pa
 // Outputs of panels [begin, end) for all rows, from the packed inputs.
 void LinearPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
 
-// Rows of a tile at most, and the same three, for quantised weights.
-int64_t QuantisedRowsAtOnce();
+// The same three for quantised weights.
 int64_t QuantisedPanelsAtOnce(int64_t rows);
 void QuantiseInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
 void QuantisedPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);

@@ -10,8 +10,6 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include <limits>
-
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
