@@ -48,11 +48,12 @@ engine::EngineOptions EngineOptionsOf(const app::Options& options) {
 }
 
 absl::StatusOr<ModelInService> LoadModel(const app::NamedModel& named, const app::Options& options,
-                                         prometheus::Registry& registry, const base::Log& log) {
+                                         uint64_t promised_bytes, prometheus::Registry& registry,
+                                         const base::Log& log) {
   ModelInService out;
   const absl::Time start = absl::Now();
   NS_ASSIGN_OR_RETURN(out.checkpoint, app::LoadCheckpoint(named, options));
-  NS_ASSIGN_OR_RETURN(auto runner, app::MakeRunner(options, &out.checkpoint));
+  NS_ASSIGN_OR_RETURN(auto runner, app::MakeRunner(options, promised_bytes, &out.checkpoint));
   out.metrics = std::make_unique<metrics::ModelMetrics>(registry, named.name);
   out.engine =
       std::make_unique<engine::Engine>(named.name, EngineOptionsOf(options), std::move(runner),
@@ -66,6 +67,7 @@ absl::StatusOr<ModelInService> LoadModel(const app::NamedModel& named, const app
                             {"dtype", card.dtype},
                             {"quantization", card.quantization},
                             {"kv_cache_tokens", card.kv_cache_tokens},
+                            {"kv_cache_bytes", card.kv_cache_bytes},
                             {"seconds", absl::ToDoubleSeconds(absl::Now() - start)}});
   if (card.kv_cache_tokens < out.engine->runner_info().max_context_tokens) {
     log.Warning("kv_cache_below_context",
@@ -118,9 +120,12 @@ absl::Status Serve(const app::Options& options, const base::Log& log) {
                          {"metrics_port", exposer->port()},
                          {"simd", kernels::SimdTargetName()}});
 
+  uint64_t promised_bytes = 0;
   for (const app::NamedModel& named : options.models) {
     if (stop.Received()) return absl::OkStatus();
-    NS_ASSIGN_OR_RETURN(ModelInService model, LoadModel(named, options, *registry, log));
+    NS_ASSIGN_OR_RETURN(ModelInService model,
+                        LoadModel(named, options, promised_bytes, *registry, log));
+    promised_bytes += model.checkpoint.card.kv_cache_bytes;
     models.push_back(std::move(model));
   }
   table.Publish(ServedModels(models));
@@ -146,9 +151,11 @@ absl::Status Serve(const app::Options& options, const base::Log& log) {
 }
 
 absl::Status Check(const app::Options& options) {
+  uint64_t promised_bytes = 0;
   for (const app::NamedModel& named : options.models) {
     NS_ASSIGN_OR_RETURN(app::Checkpoint checkpoint, app::LoadCheckpoint(named, options));
-    NS_RETURN_IF_ERROR(app::MakeRunner(options, &checkpoint).status());
+    NS_RETURN_IF_ERROR(app::MakeRunner(options, promised_bytes, &checkpoint).status());
+    promised_bytes += checkpoint.card.kv_cache_bytes;
     std::fputs(app::CheckLine(checkpoint).c_str(), stdout);
   }
   std::fputs(absl::StrCat("all checks passed; would serve gRPC on ", options.listen,

@@ -136,6 +136,7 @@ absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options)
 }
 
 absl::StatusOr<std::unique_ptr<engine::ModelRunner>> Make(const Options& options,
+                                                          uint64_t promised_bytes,
                                                           Checkpoint* checkpoint) {
   const model::ModelDescription& description = checkpoint->model->description();
   CacheRequest cache;
@@ -145,7 +146,9 @@ absl::StatusOr<std::unique_ptr<engine::ModelRunner>> Make(const Options& options
   cache.block_size = options.block_size;
   cache.max_context_tokens = static_cast<uint64_t>(description.max_context_tokens);
   cache.max_running = options.max_running;
-  cache.free_bytes = FreeMemoryBytes();
+  const uint64_t free_bytes = FreeMemoryBytes();  // 0: not known
+  const uint64_t least = std::min<uint64_t>(free_bytes, 1);
+  cache.free_bytes = free_bytes > promised_bytes ? free_bytes - promised_bytes : least;
   engine::ModelRunnerOptions runner_options;
   runner_options.block_size = options.block_size;
   NS_ASSIGN_OR_RETURN(runner_options.blocks, CacheBlocks(cache));
@@ -168,9 +171,10 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options
 }
 
 absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& options,
+                                                                uint64_t promised_bytes,
                                                                 Checkpoint* checkpoint) {
   absl::StatusOr<std::unique_ptr<engine::ModelRunner>> runner =
-      EndThrows(options, [&] { return Make(options, checkpoint); });
+      EndThrows(options, [&] { return Make(options, promised_bytes, checkpoint); });
   if (!runner.ok()) return Named(checkpoint->card.name, runner.status());
   return runner;
 }

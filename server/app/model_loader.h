@@ -26,8 +26,10 @@ struct Checkpoint {
 absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options);
 
 // What runs it, KV cache included and warmed up; fills the card's cache sizes. Takes
-// checkpoint->model.
+// checkpoint->model. `promised_bytes` is the size of other models' caches: free memory that is theirs,
+// since a cache takes memory only when it is used.
 absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& options,
+                                                                uint64_t promised_bytes,
                                                                 Checkpoint* checkpoint);
 
 // OK when this build can serve on --device.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Glue of PackWeight, Linear, Embed and GatherRows on the CPU: argument contracts, packing, threads.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
@@ -12,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/large_pages.h"
 #include "kernels/linear_rows.h"
 #include "kernels/op_args.h"
 
@@ -80,9 +80,9 @@ void QuantisePanels(const at::Tensor& weight, const From* from, Group* panels, i
 
 template <class Group>
 at::Tensor Quantise(const at::Tensor& weight) {
-  at::Tensor panels = at::empty({PanelsOf(weight.size(0)), GroupsOf(weight.size(1)),
-                                 static_cast<int64_t>(sizeof(Group))},
-                                weight.options().dtype(at::kByte));
+  at::Tensor panels = ZerosInLargePages(
+      {PanelsOf(weight.size(0)), GroupsOf(weight.size(1)), static_cast<int64_t>(sizeof(Group))},
+      at::kByte);
   Group* to = reinterpret_cast<Group*>(panels.data_ptr<uint8_t>());
   ForPanels(weight, [&](const auto* from, int64_t begin, int64_t end) {
     QuantisePanels(weight, from, to, begin, end);
@@ -92,8 +92,8 @@ at::Tensor Quantise(const at::Tensor& weight) {
 
 template <typename To>
 at::Tensor PackAs(const at::Tensor& weight, at::ScalarType dtype) {
-  at::Tensor panels = at::empty({PanelsOf(weight.size(0)), weight.size(1), kPanel},
-                                weight.options().dtype(dtype));
+  at::Tensor panels =
+      ZerosInLargePages({PanelsOf(weight.size(0)), weight.size(1), kPanel}, dtype);
   To* to = panels.data_ptr<To>();
   ForPanels(weight, [&](const auto* from, int64_t begin, int64_t end) {
     PackPanels(weight, from, to, begin, end);

@@ -3,12 +3,12 @@
 #include "model/causal_lm.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/large_pages.h"
 #include "model/loader.h"
 
 namespace normserve::model {
@@ -37,13 +37,15 @@ const norm::NormPlan& CausalLm::norms() const { return impl_->model.plan; }
 
 KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size) const {
   const ModelDescription& d = description();
-  const auto options = at::TensorOptions().dtype(impl_->model.dtype);
+  const at::ScalarType dtype = impl_->model.dtype;
   KvCache cache;
   cache.blocks = blocks;
   cache.block_size = block_size;
   for (int64_t layer = 0; layer < d.layer_count; ++layer) {
-    cache.keys.push_back(at::zeros({blocks, d.kv_heads, d.head_dim, block_size}, options));
-    cache.values.push_back(at::zeros({blocks, d.kv_heads, block_size, d.head_dim}, options));
+    cache.keys.push_back(
+        kernels::ZerosInLargePages({blocks, d.kv_heads, d.head_dim, block_size}, dtype));
+    cache.values.push_back(
+        kernels::ZerosInLargePages({blocks, d.kv_heads, block_size, d.head_dim}, dtype));
   }
   return cache;
 }

@@ -8,7 +8,9 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
@@ -18,9 +20,13 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
+
+#include "kernels/large_pages.h"
 
 namespace normserve::kernels {
 namespace {
@@ -29,6 +35,28 @@ TEST(Ops, EveryOperatorHasItsCpuKernel) {
   EXPECT_TRUE(MissingKernels(at::kCPU).empty());
   EXPECT_EQ(MissingKernels(at::kCUDA).size(), 9u);
 }
+
+TEST(LargePages, TensorsAreZeroApartAndOutliveEachOther) {
+  std::vector<at::Tensor> all;
+  for (const int64_t rows : {1, 3, 1000, 20000}) {  // the last is larger than a mapping
+    all.push_back(ZerosInLargePages({rows, 1001}, at::kFloat));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(all.back().data_ptr()) % 64, 0u);
+    EXPECT_TRUE(at::equal(all.back(), at::zeros_like(all.back())));
+    all.back().fill_(static_cast<float>(rows));
+  }
+  for (const at::Tensor& t : all) {
+    EXPECT_TRUE(at::equal(t, at::full_like(t, static_cast<float>(t.size(0)))));
+  }
+  const at::Tensor kept = all[1];
+  all.clear();
+  EXPECT_TRUE(at::equal(kept, at::full({3, 1001}, 3.0f)));
+}
+
+#if !defined(__SANITIZE_ADDRESS__)  // whose allocator ends the process
+TEST(LargePages, NoAddressSpaceIsAnError) {
+  EXPECT_THROW(ZerosInLargePages({int64_t{1} << 50}, at::kFloat), c10::Error);
+}
+#endif
 
 TEST(Ops, LinearMatchesAten) {
   for (const int64_t m : {1, 2, 5, 13, 100}) {

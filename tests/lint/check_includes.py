@@ -20,7 +20,7 @@ ALLOWED = {
     "metrics": ["base/", "metrics/", "engine/engine.h"],
     "kernels": ["base/", "kernels/"],
     "norm": ["base/", "norm/", "kernels/ops.h", "kernels/norm_rows.h"],
-    "model": ["base/", "model/", "norm/", "kernels/ops.h", "kernels/norm_rows.h"],
+    "model": ["base/", "model/", "norm/", "kernels/ops.h", "kernels/large_pages.h", "kernels/norm_rows.h"],
     "engine": ["base/", "engine/", "scheduler/", "text/", "kernels/row_softmax.h"],
     "rpc": ["base/", "rpc/", "engine/engine.h", "engine/request.h", "text/", "normserve/v1/"],
     "app": ["base/", "text/", "scheduler/", "metrics/", "kernels/", "norm/", "model/", "engine/", "rpc/",
