@@ -162,6 +162,7 @@ void LinearCpu(const at::Tensor& x, const at::Tensor& panels, int64_t format, in
   rows.panels = panels.const_data_ptr();
   rows.x_stride = x.stride(0);
   rows.y_stride = y.stride(0);
+  rows.narrow = SplitsWideVectors();
   if (bias.has_value()) rows.bias = CheckFloats("bias", *bias, rows.n);
   const int64_t total = x.size(0);
   const int64_t pass = std::min(total, kRowsPerPass);

@@ -30,7 +30,13 @@ struct LinearRows {
   int64_t rows = 0;
   int64_t n = 0;
   int64_t k = 0;
+  // Whether float kernels use vectors of 128 bits where they could use 256. Never changes a result.
+  bool narrow = false;
 };
+
+// Whether this processor splits 256-bit instructions, so that 128-bit ones are as wide and widening to
+// float32 is cheaper (AMD's first Zen; measured there: 64 rows 1.4x).
+bool SplitsWideVectors();
 
 // Rows are handled in tiles of nearly equal height; a tile's inputs are interleaved, so that the kernel
 // reads them in one stream: [k, height] float32, or [groups] of QuantisedInputs<height>.

@@ -26,6 +26,85 @@ namespace HWY_NAMESPACE {
 // and 16 rows 1.3x), with 8 it does and asking only costs.
 constexpr size_t kAheadBytes = 4096;
 
+// One input of R rows times its weights of P panels.
+template <int R, int P, typename W>
+HWY_INLINE void AddInput(const float* HWY_RESTRICT x, const W* HWY_RESTRICT w, size_t panel_elements,
+                         VF (&acc)[R][P][kVectors]) {
+  const DF d;
+  VF weights[P][kVectors];
+  for (size_t p = 0; p < P; ++p) {
+    for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
+      weights[p][v] = LoadVec(d, w + p * panel_elements + v * kLanes);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    const VF input = hn::Set(d, x[r]);
+    for (int p = 0; p < P; ++p) {
+      for (int v = 0; v < kVectors; ++v) {
+        acc[r][p][v] = hn::MulAdd(input, weights[p][v], acc[r][p][v]);
+      }
+    }
+  }
+}
+
+#if HWY_TARGET == HWY_AVX2
+
+using DNarrow = hn::CappedTag<float, 4>;
+inline constexpr size_t kNarrowLanes = 4;
+inline constexpr size_t kNarrowStrip = 8;  // outputs at once: 2 vectors for each of up to 6 rows
+
+HWY_INLINE hn::Vec<DNarrow> LoadNarrow(const float* from) { return hn::LoadU(DNarrow(), from); }
+HWY_INLINE hn::Vec<DNarrow> LoadNarrow(const uint16_t* from) {
+  const DNarrow d;
+  const hn::RebindToUnsigned<DNarrow> du;
+  const hn::Rebind<uint16_t, DNarrow> d16;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
+}
+
+// Half a panel for R rows in 128-bit vectors, to y: the same chains of multiply-adds.
+template <int R, typename W>
+HWY_INLINE void NarrowStrip(size_t k, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,
+                            float (&y)[R][kPanel], size_t strip) {
+  const DNarrow d;
+  constexpr size_t kParts = kNarrowStrip / kNarrowLanes;
+  hn::Vec<DNarrow> acc[R][kParts];
+  for (int r = 0; r < R; ++r) {
+    for (size_t v = 0; v < kParts; ++v) acc[r][v] = hn::Zero(d);
+  }
+  for (size_t i = 0; i < k; ++i) {
+    const W* at = w + i * kPanel + strip * kNarrowStrip;
+    hwy::Prefetch(at + kAheadBytes / sizeof(W));  // twice a line: a branch costs more
+    hn::Vec<DNarrow> weights[kParts];
+    for (size_t v = 0; v < kParts; ++v) weights[v] = LoadNarrow(at + v * kNarrowLanes);
+    for (size_t r = 0; r < R; ++r) {
+      const auto input = hn::Set(d, x[i * R + r]);
+      for (size_t v = 0; v < kParts; ++v) acc[r][v] = hn::MulAdd(input, weights[v], acc[r][v]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (size_t v = 0; v < kParts; ++v) {
+      hn::StoreU(acc[r][v], d, &y[r][strip * kNarrowStrip + v * kNarrowLanes]);
+    }
+  }
+}
+
+template <int R, typename W>
+void NarrowTile(const LinearRows& a, const float* x, const W* w, int64_t row, int64_t panel) {
+  HWY_ALIGN float y[R][kPanel];
+  for (size_t strip = 0; strip < kPanel / kNarrowStrip; ++strip) {
+    NarrowStrip<R>(static_cast<size_t>(a.k), x, w, y, strip);
+  }
+  for (int r = 0; r < R; ++r) {
+    VF sums[kVectors];
+    for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
+      sums[v] = hn::Load(DF(), &y[r][v * kLanes]);
+    }
+    StorePanel(a, sums, row + r, panel * kPanel);
+  }
+}
+
+#endif
+
 template <typename W>
 struct FloatKernel {
   using Weight = W;
@@ -43,8 +122,13 @@ struct FloatKernel {
   }
 
   template <int R, int P>
-  HWY_INLINE static void Tile(const LinearRows& a, const float* HWY_RESTRICT x,
-                              const W* HWY_RESTRICT w, int64_t row, int64_t panel) {
+  static void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,
+                   int64_t row, int64_t panel) {
+#if HWY_TARGET == HWY_AVX2
+    if constexpr (P == 1 && R > 1) {
+      if (a.narrow) return NarrowTile<R>(a, x, w, row, panel);
+    }
+#endif
     const DF d;
     const size_t k = static_cast<size_t>(a.k);
     const size_t panel_elements = k * kPanel;
@@ -54,31 +138,17 @@ struct FloatKernel {
         for (int v = 0; v < kVectors; ++v) acc[r][p][v] = hn::Zero(d);
       }
     }
-    const auto step = [&](size_t i) HWY_ATTR {
-      VF weights[P][kVectors];
-      for (int p = 0; p < P; ++p) {
-        for (int v = 0; v < kVectors; ++v) {
-          weights[p][v] = LoadVec(d, w + p * panel_elements + i * kPanel + v * kLanes);
-        }
-      }
-      for (int r = 0; r < R; ++r) {
-        const VF input = hn::Set(d, x[i * R + r]);
-        for (int p = 0; p < P; ++p) {
-          for (int v = 0; v < kVectors; ++v) {
-            acc[r][p][v] = hn::MulAdd(input, weights[p][v], acc[r][p][v]);
-          }
-        }
-      }
-    };
-    constexpr size_t kPerLine = 64 / (kPanel * sizeof(W));  // steps per cache line of a panel
+    constexpr size_t kPerLine = 64 / (kPanel * sizeof(W));  // inputs per cache line of a panel
     size_t i = 0;
     for (; i + kPerLine <= k; i += kPerLine) {
-      for (int p = 0; p < P && P <= 4; ++p) {
+      for (size_t p = 0; p < P && P <= 4; ++p) {
         hwy::Prefetch(w + p * panel_elements + i * kPanel + kAheadBytes / sizeof(W));
       }
-      for (size_t j = 0; j < kPerLine; ++j) step(i + j);
+      for (size_t j = i; j < i + kPerLine; ++j) {
+        AddInput<R, P>(x + j * R, w + j * kPanel, panel_elements, acc);
+      }
     }
-    for (; i < k; ++i) step(i);
+    for (; i < k; ++i) AddInput<R, P>(x + i * R, w + i * kPanel, panel_elements, acc);
     for (int r = 0; r < R; ++r) {
       for (int p = 0; p < P; ++p) StorePanel(a, acc[r][p], row + r, (panel + p) * kPanel);
     }
@@ -132,6 +202,14 @@ HWY_EXPORT(RowsAtOnceTarget);
 HWY_EXPORT(PanelsAtOnceTarget);
 HWY_EXPORT(PackInputsTarget);
 HWY_EXPORT(LinearPanelsTarget);
+
+bool SplitsWideVectors() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("znver1") != 0;
+#else
+  return false;
+#endif
+}
 
 RowTiles TilesOf(int64_t rows) {
   const int64_t max = HWY_DYNAMIC_DISPATCH(RowsAtOnceTarget)();

@@ -7,6 +7,8 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/logspace.h>
 #include <ATen/ops/randn.h>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "kernels/guarded.h"
+#include "kernels/linear_rows.h"
 #include "kernels/oracle.h"
 #include "kernels/ops.h"
 #include "kernels/simd_target_scope.h"
@@ -105,6 +108,38 @@ TEST(Linear, SameBitsForAnyRowCountAndThreadCount) {
           EXPECT_TRUE(SameBits(y, want.slice(0, first))) << target << " " << rows << " " << threads;
         }
       }
+    }
+  }
+}
+
+// Which processors take the narrow path is not known here: both are called by hand.
+TEST(Linear, NarrowVectorsGiveTheSameBits) {
+  at::manual_seed(4);
+  for (const WeightFormat format : {WeightFormat::kFloat32, WeightFormat::kBFloat16}) {
+    for (int64_t rows = 1; rows <= 20; ++rows) {
+      const int64_t n = 41, k = 77;
+      const at::Tensor x = at::randn({rows, k}), bias = at::randn({n});
+      const PackedWeight packed = PackWeight(at::randn({n, k}), format);
+      at::Tensor y[2];
+      for (const bool narrow : {false, true}) {
+        at::Tensor& out = y[narrow ? 1 : 0] = at::full({rows, n}, 7.0f);
+        LinearRows args;
+        args.format = format;
+        args.x = x.const_data_ptr();
+        args.panels = packed.panels.const_data_ptr();
+        args.bias = bias.const_data_ptr<float>();
+        args.y = out.data_ptr();
+        args.x_stride = k;
+        args.y_stride = n;
+        args.rows = rows;
+        args.n = n;
+        args.k = k;
+        args.narrow = narrow;
+        at::Tensor inputs = at::empty({PackedInputFloats(format, rows, k)});
+        PackInputsCpu(args, 0, TilesOf(rows).count, inputs.data_ptr<float>());
+        LinearPanelsCpu(args, inputs.const_data_ptr<float>(), 0, (n + kPanel - 1) / kPanel);
+      }
+      EXPECT_TRUE(at::equal(y[0], y[1])) << rows << " rows";
     }
   }
 }
