@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a step's time goes: runs a model's forward pass and head without server or scheduler, on made-up
+// Where a step's time goes: runs models' forward pass and head without server or scheduler, on made-up
 // tokens, and prints the time of each operator. LibTorch's dispatcher reports every operator to an
 // observer; its own cost (under a microsecond an operator) is inside "total", not inside the parts.
-//   step_bench MODEL_DIR [--dtype bfloat16] [--quantize int8] [--threads 2] [--context 128] [--steps 20] ROWS...
-// ROWS: "8" decodes 8 sequences at the given context; "p512" prefills one prompt of 512 tokens.
+//   step_bench MODEL_DIR... [--rows 1 8 p512] [--steps 20] [--rounds 1] [--json-out FILE] ...
+// A row "8" decodes 8 sequences at the given context; "p512" prefills one prompt of 512 tokens. With several
+// models and rounds, each round runs `steps` steps of one model after the other, in turns that begin with
+// another model each time; the ratio to the first model is the median of the rounds' own ratios.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -11,10 +13,16 @@
 #include <c10/core/InferenceMode.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/thread_pool.h"
@@ -92,66 +100,173 @@ struct Step {
   }
 };
 
-void Measure(model::CausalLm& model, const std::string& name, const Shape& shape, int steps) {
-  constexpr int64_t kBlock = 16;
-  const model::ModelDescription& d = model.description();
-  Step step(shape, kBlock, d.vocab_size);
-  const model::StepInput input = step.Input(shape.sequences);
-  model::KvCache cache = model.MakeCache(static_cast<int64_t>(step.tables.size()), kBlock);
-  at::Tensor logits = at::empty({shape.sequences, d.vocab_size}, at::kFloat);
-  const auto run = [&] { model.Logits(model.Forward(input, cache), logits); };
-  run();
-  Totals().clear();
-  const Clock::time_point begin = Clock::now();
-  for (int i = 0; i < steps; ++i) run();
-  const double total = Seconds(begin, Clock::now()) / steps;
-  std::printf("%s: %.3f ms a step, %.1f tokens/s\n", name.c_str(), total * 1e3,
-              static_cast<double>(shape.tokens) / total);
-  double parts = 0.0;
-  for (const auto& [op, seconds] : Totals()) {
-    parts += seconds / steps;
-    std::printf("  %-24s %8.3f ms %5.1f %%\n", op.c_str(), seconds / steps * 1e3,
-                100.0 * seconds / steps / total);
+// One model with one shape: its inputs, and the seconds of a step in every round.
+class Runner {
+ public:
+  Runner(model::CausalLm& model, const Shape& shape)
+      : model_(model),
+        step_(shape, kBlock, model.description().vocab_size),
+        input_(step_.Input(shape.sequences)),
+        cache_(model.MakeCache(static_cast<int64_t>(step_.tables.size()), kBlock)),
+        logits_(at::empty({shape.sequences, model.description().vocab_size}, at::kFloat)) {
+    RunOnce();
   }
-  std::printf("  %-24s %8.3f ms %5.1f %%\n", "between operators", (total - parts) * 1e3,
-              100.0 * (total - parts) / total);
+
+  void Round(int steps) {
+    Totals().clear();
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < steps; ++i) RunOnce();
+    seconds_.push_back(Seconds(begin, Clock::now()) / steps);
+    for (const auto& [op, seconds] : Totals()) ops_[op].push_back(seconds / steps);
+  }
+
+  const std::vector<double>& seconds() const { return seconds_; }
+  const std::map<std::string, std::vector<double>>& ops() const { return ops_; }
+
+ private:
+  static constexpr int64_t kBlock = 16;
+  void RunOnce() { model_.Logits(model_.Forward(input_, cache_), logits_); }
+
+  model::CausalLm& model_;
+  Step step_;
+  model::StepInput input_;  // looks at step_'s vectors, which keep their memory when they move
+  model::KvCache cache_;
+  at::Tensor logits_;
+  std::vector<double> seconds_;
+  std::map<std::string, std::vector<double>> ops_;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+struct Interval {
+  double low, high;
+};
+
+// Of the median, from order statistics: the chance that it lies outside is at most 5 % whatever the
+// distribution (both tails of a binomial with p = 1/2). With fewer than 6 values: their whole range.
+Interval MedianInterval(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  double tail = std::pow(0.5, static_cast<double>(n)), term = tail;  // P(at most k of n below)
+  size_t k = 0;
+  while (k + 1 < n / 2) {
+    term *= static_cast<double>(n - k) / static_cast<double>(k + 1);
+    if (tail + term > 0.025) break;
+    tail += term;
+    ++k;
+  }
+  return {values[k], values[n - 1 - k]};
+}
+
+void PrintBreakdown(const Runner& run, double total) {
+  double parts = 0.0;
+  const auto line = [&](const char* name, double seconds) {
+    std::printf("  %-24s %8.3f ms %5.1f %%\n", name, seconds * 1e3, 100.0 * seconds / total);
+  };
+  for (const auto& [op, seconds] : run.ops()) {
+    const double median = Median(seconds);
+    parts += median;
+    line(op.c_str(), median);
+  }
+  line("between operators", total - parts);
+}
+
+struct Settings {
+  std::vector<std::string> directories, rows = {"1", "8", "32", "p128", "p512"};
+  std::string dtype = "bfloat16", quantize = "none", json_out;
+  int threads = 2, steps = 20, rounds = 1;
+  int64_t context = 128;
+};
+
+Shape ShapeOf(const std::string& row, int64_t context) {
+  const bool prefill = row[0] == 'p';
+  const int64_t n = std::stoll(row.substr(prefill ? 1 : 0));
+  return prefill ? Shape{n, 1, 0} : Shape{n, n, context};
+}
+
+nlohmann::json Measure(const Settings& settings,
+                       const std::vector<std::unique_ptr<model::CausalLm>>& models,
+                       const std::string& row) {
+  const Shape shape = ShapeOf(row, settings.context);
+  std::vector<Runner> runs;
+  for (const auto& model : models) runs.emplace_back(*model, shape);
+  for (int round = 0; round < settings.rounds; ++round) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+      runs[(i + static_cast<size_t>(round)) % runs.size()].Round(settings.steps);
+    }
+  }
+  nlohmann::json out = nlohmann::json::array();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const double total = Median(runs[i].seconds());
+    std::printf("%s %s: %.3f ms a step, %.1f tokens/s\n", row.c_str(),
+                settings.directories[i].c_str(), total * 1e3,
+                static_cast<double>(shape.tokens) / total);
+    nlohmann::json entry = {{"row", row},
+                            {"model", settings.directories[i]},
+                            {"tokens_per_step", shape.tokens},
+                            {"seconds", runs[i].seconds()}};
+    for (const auto& [op, seconds] : runs[i].ops()) entry["ops"][op] = Median(seconds);
+    if (i > 0) {
+      std::vector<double> ratios;
+      for (size_t r = 0; r < runs[i].seconds().size(); ++r) {
+        ratios.push_back(runs[0].seconds()[r] / runs[i].seconds()[r]);
+      }
+      const Interval interval = MedianInterval(ratios);
+      std::printf("  %.4f times as fast as the first, 95 %% interval %.4f to %.4f\n",
+                  Median(ratios), interval.low, interval.high);
+      entry["ratio"] = {{"median", Median(ratios)}, {"low", interval.low}, {"high", interval.high}};
+    }
+    PrintBreakdown(runs[i], total);
+    out.push_back(std::move(entry));
+  }
+  std::fflush(stdout);
+  return out;
 }
 
 int Main(int argc, char** argv) {
   CLI::App app("time of a step by operator");
-  std::string directory, dtype = "bfloat16", quantize = "none";
-  int threads = 2, steps = 20;
-  int64_t context = 128;
-  std::vector<std::string> rows = {"1", "8", "32", "p128", "p512"};
-  app.add_option("model", directory, "checkpoint folder")->required();
-  app.add_option("--dtype", dtype, "float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
-  app.add_option("--quantize", quantize, "none, int8 or int4 (embedding and head: int8)")
+  Settings settings;
+  app.add_option("models", settings.directories, "checkpoint folders")->required();
+  app.add_option("--dtype", settings.dtype, "float32 or bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--quantize", settings.quantize, "none, int8 or int4 (embedding and head: int8)")
       ->check(CLI::IsMember({"none", "int8", "int4"}));
-  app.add_option("--threads", threads, "compute threads");
-  app.add_option("--context", context, "tokens already in the cache of a decoding sequence");
-  app.add_option("--steps", steps, "steps to average over");
-  app.add_option("rows", rows, "decode batch sizes, or pN for a prompt of N tokens");
+  app.add_option("--threads", settings.threads, "compute threads");
+  app.add_option("--context", settings.context, "tokens already in the cache of a decoding sequence");
+  app.add_option("--steps", settings.steps, "steps to average over in a round")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--rounds", settings.rounds, "rounds to take medians of")->check(CLI::PositiveNumber);
+  app.add_option("--json-out", settings.json_out, "file for everything measured");
+  app.add_option("--rows", settings.rows, "decode batch sizes, or pN for a prompt of N tokens");
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   const c10::InferenceMode inference;
-  kernels::ThreadPool pool(threads);
+  kernels::ThreadPool pool(settings.threads);
   const kernels::ScopedPool scope(&pool);
   model::LoadOptions options;
-  options.dtype = dtype == "float32" ? at::kFloat : at::kBFloat16;
-  if (quantize == "int8") options.quantize = model::Quantization::kInt8;
-  if (quantize == "int4") options.quantize = model::Quantization::kInt4;
-  if (quantize != "none") options.quantize_head = model::Quantization::kInt8;
-  auto model = model::CausalLm::Load(directory, options);
-  if (!model.ok()) {
-    std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
-    return 1;
+  options.dtype = settings.dtype == "float32" ? at::kFloat : at::kBFloat16;
+  if (settings.quantize == "int8") options.quantize = model::Quantization::kInt8;
+  if (settings.quantize == "int4") options.quantize = model::Quantization::kInt4;
+  if (settings.quantize != "none") options.quantize_head = model::Quantization::kInt8;
+  std::vector<std::unique_ptr<model::CausalLm>> models;
+  for (const std::string& directory : settings.directories) {
+    auto model = model::CausalLm::Load(directory, options);
+    if (!model.ok()) {
+      std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
+      return 1;
+    }
+    models.push_back(*std::move(model));
   }
   Observe();
-  for (const std::string& row : rows) {
-    const bool prefill = row[0] == 'p';
-    const int64_t n = std::stoll(row.substr(prefill ? 1 : 0));
-    Measure(**model, row, prefill ? Shape{n, 1, 0} : Shape{n, n, context}, steps);
+  nlohmann::json results = nlohmann::json::array();
+  for (const std::string& row : settings.rows) {
+    for (auto& entry : Measure(settings, models, row)) results.push_back(std::move(entry));
   }
+  if (!settings.json_out.empty()) std::ofstream(settings.json_out) << results.dump(1) << "\n";
   return 0;
 }
 
