@@ -39,6 +39,7 @@ struct ModelInService {
 engine::EngineOptions EngineOptionsOf(const app::Options& options) {
   engine::EngineOptions out;
   out.max_step_tokens = options.max_step_tokens;
+  out.max_mixed_step_tokens = options.max_mixed_step_tokens;
   out.max_running = options.max_running;
   out.max_waiting = options.max_waiting;
   out.max_waiting_tokens = options.max_waiting_tokens;

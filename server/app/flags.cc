@@ -108,6 +108,13 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
       ->type_name("TOKENS")
       ->check(CLI::Range(1u, kLargest))
       ->capture_default_str();
+  app.add_option("--max-mixed-step-tokens", o.max_mixed_step_tokens,
+                 "Most tokens of a step in which a request decodes: bounds the wait between tokens while "
+                 "prompts are computed, which then takes longer. At least 8 prompt tokens may always come "
+                 "along. 0: max-step-tokens.")
+      ->type_name("TOKENS")
+      ->check(CLI::Range(0u, kLargest))
+      ->capture_default_str();
   app.add_option("--max-running", o.max_running, "Most requests in one engine step.")
       ->type_name("REQUESTS")
       ->check(CLI::Range(1u, kLargest))

@@ -40,6 +40,7 @@ struct Options {
   std::optional<uint64_t> kv_cache_tokens;        // per model
   std::optional<uint64_t> kv_cache_memory_bytes;  // per model
   uint32_t max_step_tokens = 512;
+  uint32_t max_mixed_step_tokens = 0;  // of a step that also decodes; 0: max_step_tokens
   uint32_t max_running = 64;
   uint32_t max_waiting = 1024;
   uint64_t max_waiting_tokens = 1 << 20;

@@ -19,6 +19,7 @@ namespace normserve::engine {
 
 struct EngineOptions {
   uint32_t max_step_tokens = 512;         // token budget of one step (prefill chunks and decode rows)
+  uint32_t max_mixed_step_tokens = 0;     // the same where a sequence decodes; 0: max_step_tokens
   uint32_t max_running = 64;              // sequences in flight in one step
   uint32_t max_waiting = 1024;            // requests queued beyond which Submit is RESOURCE_EXHAUSTED
   uint64_t max_waiting_tokens = 1 << 20;  // prompt tokens queued, likewise

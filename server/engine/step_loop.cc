@@ -14,6 +14,7 @@ scheduler::SchedulerOptions SchedulerOptionsOf(const EngineOptions& options,
                                                const RunnerInfo& info) {
   scheduler::SchedulerOptions out;
   out.max_step_tokens = options.max_step_tokens;
+  out.max_mixed_step_tokens = options.max_mixed_step_tokens;
   out.max_running = options.max_running;
   out.blocks = info.blocks;
   out.block_size = info.block_size;

@@ -35,6 +35,7 @@ const Plan& Scheduler::Schedule() {
   for (Sequence* s : order) {
     if (s->running && s->remaining() == 1) Reserve(*s);
   }
+  LimitPrefill();
   for (Sequence* s : order) {
     if (s->running && s->remaining() > 1) Reserve(*s);
   }
@@ -48,6 +49,18 @@ const Plan& Scheduler::Schedule() {
   AddDrafts();
   FillPlan();
   return plan_;
+}
+
+// After the decode rows have their share of the budget: what prompts may take of it, so that they do not
+// make the step, and with it the next token of all that decode, wait too long.
+void Scheduler::LimitPrefill() {
+  const uint32_t rows = options_.max_step_tokens - budget_;
+  const bool mixed = std::any_of(running_.begin(), running_.end(), [](const Sequence* s) {
+    return s->planned > 0 && s->decoding();
+  });
+  if (options_.max_mixed_step_tokens == 0 || !mixed) return;
+  const uint32_t left = options_.max_mixed_step_tokens - std::min(rows, options_.max_mixed_step_tokens);
+  budget_ = std::min(budget_, std::max(left, kLeastPrefill));
 }
 
 // Guesses never take a block or a row that anything else could use in this step.

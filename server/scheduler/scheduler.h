@@ -23,6 +23,9 @@ namespace normserve::scheduler {
 
 struct SchedulerOptions {
   uint32_t max_step_tokens = 512;
+  // Most tokens of a step in which a sequence decodes; 0: max_step_tokens. Decode rows are never held
+  // back, and kLeastPrefill prompt tokens always may come along.
+  uint32_t max_mixed_step_tokens = 0;
   uint32_t max_running =
       64;  // at most max_step_tokens are used, so that each can decode every step
   uint32_t blocks = 0;
@@ -35,6 +38,9 @@ struct SchedulerOptions {
 // Rows of one step up to which guesses are added: where the weights must be read anyway, few rows cost
 // little more than one.
 inline constexpr uint32_t kFreeRows = 8;
+
+// Prompts go on whatever decodes.
+inline constexpr uint32_t kLeastPrefill = 8;
 
 // A sequence that left the queue.
 struct Admission {
@@ -102,6 +108,7 @@ class Scheduler {
   static QueueKey KeyOf(const Sequence& s) { return {!s.preempted, s.rank, s.id}; }
 
   uint32_t BlocksFor(uint32_t tokens) const;
+  void LimitPrefill();
   uint32_t DemandOfRunning() const;
   void Reserve(Sequence& s);
   bool TryAdmit(Sequence& s);

@@ -20,8 +20,9 @@ from server import DEMO, Server, run, status_of, wait_until
 BHYT = DEMO / "bhyt-kjv"
 FLAGS = ["--model", "--listen", "--metrics-listen", "--device", "--dtype", "--ready-file", "--config", "--norm-type",
          "--bhyt-seq-len", "--fold", "--block-size", "--kv-cache-tokens", "--kv-cache-memory", "--max-step-tokens",
-         "--max-running", "--max-waiting", "--max-waiting-tokens", "--no-prefix-cache", "--default-max-new-tokens",
-         "--threads", "--simd", "--drain-timeout", "--log-level", "--log-prompts", "--check", "--version"]
+         "--max-mixed-step-tokens", "--max-running", "--max-waiting", "--max-waiting-tokens", "--no-prefix-cache",
+         "--default-max-new-tokens", "--threads", "--simd", "--drain-timeout", "--log-level", "--log-prompts",
+         "--check", "--version"]
 
 
 def test_help_lists_every_flag_with_its_default_and_unit():

@@ -56,6 +56,7 @@ def alone():
 @pytest.mark.parametrize("flags", [
     pytest.param((), id="defaults"),
     pytest.param(("--max-step-tokens", 16), id="steps-of-16"),
+    pytest.param(("--max-mixed-step-tokens", 12), id="mixed-steps-of-12"),
     pytest.param(("--max-running", 3, "--threads", 1), id="three-at-a-time"),
     pytest.param(("--block-size", 16, "--kv-cache-tokens", 640, "--max-step-tokens", 48), id="small-pool"),
 ])

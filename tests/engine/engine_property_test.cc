@@ -118,6 +118,7 @@ TEST(EnginePropertyTest, CancelsAndDeadlinesDisturbNobodyElse) {
     SCOPED_TRACE(round);
     EngineOptions options;
     options.max_step_tokens = 1 + random() % 30;
+    options.max_mixed_step_tokens = random() % 12;
     options.max_running = 1 + random() % 8;
     options.draft_tokens = random() % 4;
     Harness harness(Model(13 + random() % 10), options);

@@ -147,6 +147,7 @@ TEST(SchedulerPropertyTest, EveryScheduleGivesTheTokensOfARunAlone) {
     options.block_size = 1 + random() % 5;
     options.blocks = 6 + random() % 14;
     options.max_step_tokens = 1 + random() % 24;
+    options.max_mixed_step_tokens = seed % 5 < 2 ? 1 + random() % 24 : 0;
     options.max_running = 1 + random() % 8;
     options.prefix_cache = seed % 3 != 0;
     options.draft_tokens = seed % 2 == 0 ? 0 : 1 + random() % 7;

@@ -86,6 +86,36 @@ TEST(SchedulerTest, DecodeRowsComeBeforePrefillChunks) {
   EXPECT_EQ(plan.prefill_tokens, 2u);
 }
 
+TEST(SchedulerTest, PromptsTakeWhatAMixedStepLeavesThem) {
+  SchedulerOptions options = Options(64, 64, 64);
+  options.max_mixed_step_tokens = 20;
+  Scheduler scheduler(options);
+  AddPrompt(scheduler, 1, Prompt(64));
+  EXPECT_EQ(Step(scheduler).prefill_tokens, 64u);  // nobody decodes
+  AddPrompt(scheduler, 2, Prompt(40, 500));
+  EXPECT_EQ(Step(scheduler).prefill_tokens, 19u);
+  EXPECT_EQ(Step(scheduler).prefill_tokens, 19u);
+  AddPrompt(scheduler, 3, Prompt(40, 600));
+  EXPECT_EQ(Step(scheduler).prefill_tokens, 2u + 17u);  // the end of one, the beginning of the next
+  scheduler.Finish(1);
+  scheduler.Finish(2);
+  EXPECT_EQ(Step(scheduler).prefill_tokens, 23u);  // nobody decodes
+}
+
+TEST(SchedulerTest, AMixedStepHoldsNoDecodeRowBackAndLetsPromptsGoOn) {
+  SchedulerOptions options = Options(64, 64, 64);
+  options.max_mixed_step_tokens = 2;
+  Scheduler scheduler(options);
+  for (SequenceId id = 1; id <= 4; ++id) {
+    AddPrompt(scheduler, id, Prompt(4, 100 * static_cast<uint32_t>(id)));
+  }
+  Step(scheduler);
+  AddPrompt(scheduler, 5, Prompt(40, 900));
+  const Plan& plan = Step(scheduler);
+  EXPECT_EQ(plan.decode_tokens, 4u);
+  EXPECT_EQ(plan.prefill_tokens, kLeastPrefill);
+}
+
 TEST(SchedulerTest, ReusesFullBlocksButComputesTheLastToken) {
   Scheduler scheduler(Options(64, 4, 16));
   AddPrompt(scheduler, 1, Prompt(8));
