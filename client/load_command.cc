@@ -110,6 +110,12 @@ absl::Status CheckPlan(const LoadOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status NothingSucceeded(const LoadReport& report) {
+  std::string codes;
+  for (const auto& [code, count] : report.errors) absl::StrAppend(&codes, " ", code, " ", count);
+  return absl::AbortedError(absl::StrCat("no request succeeded:", codes));
+}
+
 absl::Status Publish(const LoadOptions& options, const LoadReport& report,
                      const v1::ModelInfo& model) {
   nlohmann::json json = ToJson(report);
@@ -130,7 +136,7 @@ absl::Status Publish(const LoadOptions& options, const LoadReport& report,
       return absl::UnavailableError(absl::StrCat("cannot write file '", options.json_file, "'"));
     }
   }
-  if (report.succeeded == 0) return absl::UnavailableError("no request succeeded");
+  if (report.succeeded == 0) return NothingSucceeded(report);
   if (!report.invalid.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("run invalid: ", report.invalid.front()));
   }

@@ -179,9 +179,10 @@ absl::Status Run(const app::Options& options, const base::Log& log) {
   NS_RETURN_IF_ERROR(app::CheckDevice(options));
   if (!options.simd.empty() && !kernels::LimitSimdTarget(options.simd.c_str())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--simd ", options.simd, ": this machine or build has no such target; the best is ",
-        kernels::SimdTargetName()));
+        "--simd (or NORMSERVE_SIMD) '", options.simd,
+        "': no such target on this machine or in this build; allowed: ", kernels::SimdTargetList()));
   }
+  if (!options.ready_file.empty()) NS_RETURN_IF_ERROR(app::CheckReadyFile(options.ready_file));
   switch (options.command) {
     case app::Command::kServe:
       return Serve(options, log);

@@ -107,8 +107,13 @@ std::string InspectJson(const Checkpoint& checkpoint) {
 
 std::string CheckLine(const Checkpoint& checkpoint) {
   const rpc::ModelCard& card = checkpoint.card;
+  const std::string quantised =
+      card.quantization == "none" && card.head_quantization == "none"
+          ? ""
+          : absl::StrCat(", quantization ", card.quantization, " (embedding and head ",
+                         card.head_quantization, ")");
   return absl::StrCat("model ", card.name, ": ", card.architecture, ", norm ", card.norm_type, ", ",
-                      card.parameter_count, " parameters, ", card.dtype, " on ", card.device,
+                      card.parameter_count, " parameters, ", card.dtype, quantised, " on ", card.device,
                       ", weights ", FormatByteSize(card.weight_bytes), ", KV cache ",
                       card.kv_cache_tokens, " tokens (", FormatByteSize(card.kv_cache_bytes),
                       "), tokenizer ", TokenizerKind(checkpoint), "\n");

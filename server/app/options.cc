@@ -32,7 +32,8 @@ using Pair = std::pair<std::string, std::string>;
 absl::StatusOr<Pair> SplitPair(const char* flag, const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": '", text, "' is not NAME=VALUE"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, ": '", text, "' is not ", std::string_view(flag) == "--model" ? "NAME=DIR" : "NAME=VALUE"));
   }
   return Pair(text.substr(0, equals), text.substr(equals + 1));
 }

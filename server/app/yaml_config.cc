@@ -3,6 +3,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -55,7 +56,11 @@ std::vector<CLI::ConfigItem> YamlConfig::from_config(std::istream& input) const 
       if (key == "config" || app_->get_option_no_throw("--" + key) == nullptr) {
         Fail("key '" + key + "': no flag that a config file may set; --help lists them");
       }
-      items.push_back(Item(key, entry.second));
+      // A flag of the command line also wins over what excludes it here.
+      const auto rivals = app_->get_option("--" + key)->get_excludes();
+      const bool overruled = std::any_of(rivals.begin(), rivals.end(),
+                                         [](const CLI::Option* rival) { return rival->count() > 0; });
+      if (!overruled) items.push_back(Item(key, entry.second));
     }
   } catch (const YAML::Exception& error) {
     Fail(error.what());

@@ -140,5 +140,14 @@ bool LimitSimdTarget(const char* name) {
   return false;
 }
 
+std::string SimdTargetList() {
+  std::string list;
+  for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+    if (!list.empty()) list += ", ";
+    list += hwy::TargetName(rest & -rest);
+  }
+  return list;
+}
+
 }  // namespace normserve::kernels
 #endif

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace normserve::kernels {
 
@@ -27,5 +28,7 @@ const char* SimdTargetName();
 // Restricts run-time dispatch to targets no better than `name` ("AVX2", "SSE4", "SSSE3", "SSE2",
 // "EMU128"); false if this machine or build does not have it. Call before any kernel runs.
 bool LimitSimdTarget(const char* name);
+// The names that LimitSimdTarget takes here, best first: "AVX2, SSE4, SSSE3, SCALAR".
+std::string SimdTargetList();
 
 }  // namespace normserve::kernels

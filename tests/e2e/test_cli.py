@@ -157,6 +157,10 @@ def test_flags_from_a_yaml_file(tmp_path):
     with Server({}, "--config", config, "--dtype", "float32") as server:  # the command line wins
         models = server.stub.ListModels(wire.pb.ListModelsRequest(), timeout=10).models
         assert {m.dtype for m in models} == {"float32"}
+    config.write_text(yaml.safe_dump({"model": f"one={BHYT}", "kv-cache-memory": "64M"}))
+    for flags, outcome in ((("--kv-cache-tokens", "2048"), "KV cache 2048 tokens"),  # also over what excludes it
+                           (("--kv-cache-memory", "6M"), "KV cache 1024 tokens")):
+        assert outcome in run("--config", config, *flags, "--check").stdout
     config.write_text("model: [one=x]\nbogus-key: 3\n")
     result = run("--config", config)
     assert result.returncode == 2 and "bogus-key" in result.stderr
@@ -200,6 +204,22 @@ def test_until_the_last_model_is_loaded_nothing_is_served_and_nothing_says_so(tm
             watch.cancel()
             assert all(server.serving(name) for name in ("", "first", "second"))
             assert len(server.generate("second", [3], 2, ignore_eos=True).token_ids) == 2
+
+
+def test_a_ready_file_that_cannot_be_written_is_refused_before_loading(tmp_path):
+    for more in ((), ("--check",)):
+        result = run("--model", f"a={BHYT}", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0",
+                     "--ready-file", tmp_path / "no-such-folder/ready.json", *more)
+        assert result.returncode == 1 and "--ready-file" in result.stderr and "cannot be written" in result.stderr
+        assert "model_loaded" not in result.stderr + result.stdout
+    result = run("--model", f"a={BHYT}", "--ready-file", tmp_path / "ready.json", "--check")
+    assert result.returncode == 0 and not list(tmp_path.iterdir())
+
+
+def test_an_unknown_simd_target_is_answered_with_those_that_are_there():
+    result = run("--model", f"a={BHYT}", "--simd", "avx9", "--check")
+    assert result.returncode == 1 and "AVX9" in result.stderr
+    assert re.search(r"allowed: .*AVX2.*SSE4", result.stderr)
 
 
 def test_a_stale_ready_file_is_removed_before_loading(tmp_path):
