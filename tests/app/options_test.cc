@@ -97,7 +97,7 @@ TEST(OptionsTest, ErrorsNameTheFlagOrKey) {
     const char* said;
   } cases[] = {
       {{}, "--model NAME=DIR"},
-      {{"--model", "a"}, "--model: 'a' is not NAME=VALUE"},
+      {{"--model", "a"}, "--model: 'a' is not NAME=DIR"},
       {{"--model", "a=d", "--model", "a=e"}, "the name 'a' is given twice"},
       {{"--model", "a=d", "--bogus"}, "--bogus: no such flag; --help"},
       {{"--modle", "a=d"}, "--modle: no such flag (did you mean --model?)"},
