@@ -40,7 +40,8 @@ class Server:
 
 
 def load(args: argparse.Namespace, server: Server, *flags: object) -> subprocess.Popen:
-    command = [args.client, "load", "--target", server.target, "--ignore-eos", "--omit-text", "--json", "--no-progress"]
+    command = [args.client, "load", "--target", server.target, "--ignore-eos", "--omit-text", "--json", "--no-progress",
+               "--drain", "3600"]
     return subprocess.Popen([*command, *map(str, flags)], stdout=subprocess.PIPE, text=True)
 
 
