@@ -35,7 +35,7 @@ struct LinearRows {
 };
 
 // Whether this processor splits 256-bit instructions, so that 128-bit ones are as wide and widening to
-// float32 is cheaper (AMD's first Zen; measured there: 64 rows 1.4x).
+// float32 is cheaper (AMD's first Zen; measured there: a prompt of 64 tokens 1.23x).
 bool SplitsWideVectors();
 
 // Rows are handled in tiles of nearly equal height; a tile's inputs are interleaved, so that the kernel
