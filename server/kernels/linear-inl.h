@@ -97,6 +97,7 @@ void RunPanels(const LinearRows& a, const float* packed, int64_t begin, int64_t 
     while (at_once > end - panel) at_once /= 2;
     if (at_once == 8) PanelGroup<Kernel, 8>(a, packed, tiles, panel);
     if (at_once == 4) PanelGroup<Kernel, 4>(a, packed, tiles, panel);
+    if (at_once == 3) PanelGroup<Kernel, 3>(a, packed, tiles, panel);
     if (at_once == 2) PanelGroup<Kernel, 2>(a, packed, tiles, panel);
     if (at_once == 1) PanelGroup<Kernel, 1>(a, packed, tiles, panel);
   }

@@ -145,7 +145,8 @@ void LinearPass(const LinearRows& rows, float* packed) {
   }
   const float* inputs = as_is ? static_cast<const float*>(rows.x) : packed;
   const auto run = quantised ? QuantisedPanelsCpu : LinearPanelsCpu;
-  const int64_t grain = quantised ? QuantisedPanelsAtOnce(rows.rows) : PanelsAtOnce(rows.rows);
+  const int64_t grain =
+      quantised ? QuantisedPanelsAtOnce(rows.rows) : PanelsAtOnce(rows.rows, rows.narrow);
   ForItems(PanelsOf(rows.n), grain, rows.k * kPanel / 4 * rows.rows,
            [&](int64_t begin, int64_t end) { run(rows, inputs, begin, end); });
 }

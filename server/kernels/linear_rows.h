@@ -63,7 +63,7 @@ constexpr int64_t PackedInputFloats(WeightFormat format, int64_t rows, int64_t k
 }
 
 // Panels that one kernel call takes at once for these rows: the grain for splitting the work.
-int64_t PanelsAtOnce(int64_t rows);
+int64_t PanelsAtOnce(int64_t rows, bool narrow);
 
 // Interleaves the inputs of tiles [begin, end) into `packed`.
 void PackInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);

@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "kernels/linear-inl.h"
+#include "kernels/linear_narrow-inl.h"
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -47,64 +48,6 @@ HWY_INLINE void AddInput(const float* HWY_RESTRICT x, const W* HWY_RESTRICT w, s
   }
 }
 
-#if HWY_TARGET == HWY_AVX2
-
-using DNarrow = hn::CappedTag<float, 4>;
-inline constexpr size_t kNarrowLanes = 4;
-inline constexpr size_t kNarrowStrip = 8;  // outputs at once: 2 vectors for each of up to 6 rows
-
-HWY_INLINE hn::Vec<DNarrow> LoadNarrow(const float* from) { return hn::LoadU(DNarrow(), from); }
-HWY_INLINE hn::Vec<DNarrow> LoadNarrow(const uint16_t* from) {
-  const DNarrow d;
-  const hn::RebindToUnsigned<DNarrow> du;
-  const hn::Rebind<uint16_t, DNarrow> d16;
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
-}
-
-// Half a panel for R rows in 128-bit vectors, to y: the same chains of multiply-adds.
-template <int R, typename W>
-HWY_INLINE void NarrowStrip(size_t k, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,
-                            float (&y)[R][kPanel], size_t strip) {
-  const DNarrow d;
-  constexpr size_t kParts = kNarrowStrip / kNarrowLanes;
-  hn::Vec<DNarrow> acc[R][kParts];
-  for (int r = 0; r < R; ++r) {
-    for (size_t v = 0; v < kParts; ++v) acc[r][v] = hn::Zero(d);
-  }
-  for (size_t i = 0; i < k; ++i) {
-    const W* at = w + i * kPanel + strip * kNarrowStrip;
-    hwy::Prefetch(at + kAheadBytes / sizeof(W));  // twice a line: a branch costs more
-    hn::Vec<DNarrow> weights[kParts];
-    for (size_t v = 0; v < kParts; ++v) weights[v] = LoadNarrow(at + v * kNarrowLanes);
-    for (size_t r = 0; r < R; ++r) {
-      const auto input = hn::Set(d, x[i * R + r]);
-      for (size_t v = 0; v < kParts; ++v) acc[r][v] = hn::MulAdd(input, weights[v], acc[r][v]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (size_t v = 0; v < kParts; ++v) {
-      hn::StoreU(acc[r][v], d, &y[r][strip * kNarrowStrip + v * kNarrowLanes]);
-    }
-  }
-}
-
-template <int R, typename W>
-void NarrowTile(const LinearRows& a, const float* x, const W* w, int64_t row, int64_t panel) {
-  HWY_ALIGN float y[R][kPanel];
-  for (size_t strip = 0; strip < kPanel / kNarrowStrip; ++strip) {
-    NarrowStrip<R>(static_cast<size_t>(a.k), x, w, y, strip);
-  }
-  for (int r = 0; r < R; ++r) {
-    VF sums[kVectors];
-    for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
-      sums[v] = hn::Load(DF(), &y[r][v * kLanes]);
-    }
-    StorePanel(a, sums, row + r, panel * kPanel);
-  }
-}
-
-#endif
-
 template <typename W>
 struct FloatKernel {
   using Weight = W;
@@ -124,11 +67,6 @@ struct FloatKernel {
   template <int R, int P>
   static void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,
                    int64_t row, int64_t panel) {
-#if HWY_TARGET == HWY_AVX2
-    if constexpr (P == 1 && R > 1) {
-      if (a.narrow) return NarrowTile<R>(a, x, w, row, panel);
-    }
-#endif
     const DF d;
     const size_t k = static_cast<size_t>(a.k);
     const size_t panel_elements = k * kPanel;
@@ -157,13 +95,26 @@ struct FloatKernel {
 
 int64_t RowsAtOnceTarget() { return kMaxRows; }
 
-int64_t PanelsAtOnceTarget(int64_t rows) { return PanelsPerCall<FloatKernel<float>>(rows); }
+int64_t PanelsAtOnceTarget(int64_t rows, bool narrow) {
+#if HWY_TARGET == HWY_AVX2
+  if (narrow && rows > 1) return PanelsPerCall<NarrowKernel<float>>(rows);
+#endif
+  return PanelsPerCall<FloatKernel<float>>(rows);
+}
+
+template <typename W>
+void RunFloatPanels(const LinearRows& a, const float* packed, int64_t begin, int64_t end) {
+#if HWY_TARGET == HWY_AVX2
+  if (a.narrow && a.rows > 1) return RunPanels<NarrowKernel<W>>(a, packed, begin, end);
+#endif
+  RunPanels<FloatKernel<W>>(a, packed, begin, end);
+}
 
 void LinearPanelsTarget(const LinearRows& args, const float* packed, int64_t begin, int64_t end) {
   if (args.format == WeightFormat::kFloat32) {
-    return RunPanels<FloatKernel<float>>(args, packed, begin, end);
+    return RunFloatPanels<float>(args, packed, begin, end);
   }
-  RunPanels<FloatKernel<uint16_t>>(args, packed, begin, end);
+  RunFloatPanels<uint16_t>(args, packed, begin, end);
 }
 
 template <typename T>
@@ -216,7 +167,9 @@ RowTiles TilesOf(int64_t rows) {
   return RowTiles{(rows + max - 1) / max};
 }
 
-int64_t PanelsAtOnce(int64_t rows) { return HWY_DYNAMIC_DISPATCH(PanelsAtOnceTarget)(rows); }
+int64_t PanelsAtOnce(int64_t rows, bool narrow) {
+  return HWY_DYNAMIC_DISPATCH(PanelsAtOnceTarget)(rows, narrow);
+}
 
 void PackInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
   HWY_DYNAMIC_DISPATCH(PackInputsTarget)(args, begin, end, packed);
