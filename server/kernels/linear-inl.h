@@ -55,7 +55,7 @@ HWY_INLINE void StorePanel(const LinearRows& a, const VF (&acc)[kVectors], int64
 // The walk. A Kernel is a type with
 //   Weight                       what a panel is an array of
 //   PanelWeights(k)              of how many
-//   MaxPanels(rows)              panels per call for tiles of so many rows
+//   MaxPanels(rows)              panels per call for tiles of so many rows: 3 or 1, or a power of two up to 8
 //   Tile<R, P>(args, x, w, row, panel)
 //                                y for R rows from `row` and P panels from `panel`, whose packed inputs
 //                                are at x and whose weights are at w
@@ -97,7 +97,9 @@ void RunPanels(const LinearRows& a, const float* packed, int64_t begin, int64_t 
     while (at_once > end - panel) at_once /= 2;
     if (at_once == 8) PanelGroup<Kernel, 8>(a, packed, tiles, panel);
     if (at_once == 4) PanelGroup<Kernel, 4>(a, packed, tiles, panel);
-    if (at_once == 3) PanelGroup<Kernel, 3>(a, packed, tiles, panel);
+    if constexpr (Kernel::MaxPanels(1) == 3) {
+      if (at_once == 3) PanelGroup<Kernel, 3>(a, packed, tiles, panel);
+    }
     if (at_once == 2) PanelGroup<Kernel, 2>(a, packed, tiles, panel);
     if (at_once == 1) PanelGroup<Kernel, 1>(a, packed, tiles, panel);
   }

@@ -29,8 +29,9 @@ void Pause() {
 // About 5 us on the machines at hand: longer than the gap between two kernels of one step, shorter
 // than anything a user could notice.
 constexpr int kSpins = 300;
-// Chunks per thread, so that uneven rows (causal attention) even out.
-constexpr int64_t kChunksPerThread = 4;
+// A thread takes this part of its share of what is left, down to one grain: few chunks, and the last ones
+// even out what uneven rows (causal attention) leave.
+constexpr int64_t kPartsPerThread = 2;
 
 constexpr std::align_val_t kAlign{64};
 
@@ -51,7 +52,7 @@ struct ThreadPool::State {
   // The task of the open generation: written before the word, read by workers that entered it.
   const std::function<void(int64_t, int64_t)>* body = nullptr;
   int64_t count = 0;
-  int64_t chunk = 0;
+  int64_t grain = 0;
   std::atomic<int64_t> next{0};
 
   std::atomic<uint64_t> word{0};
@@ -76,10 +77,14 @@ struct ThreadPool::State {
   static bool Idle(uint64_t word) { return word % kOpen == 0; }
 
   void Drain() {
-    for (;;) {
-      const int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
-      if (begin >= count) return;
-      (*body)(begin, std::min(begin + chunk, count));
+    const int64_t parts = kPartsPerThread * (static_cast<int64_t>(workers.size()) + 1);
+    int64_t begin = next.load(std::memory_order_relaxed);
+    while (begin < count) {
+      const int64_t grains = std::max<int64_t>(1, (count - begin) / (grain * parts));
+      const int64_t end = std::min(begin + grains * grain, count);
+      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+      (*body)(begin, end);
+      begin = next.load(std::memory_order_relaxed);
     }
   }
 
@@ -163,11 +168,9 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   if (state_->workers.empty() || count <= grain) return body(0, count);
-  const int64_t grains = (count + grain - 1) / grain;
-  const int64_t chunks = std::min(grains, threads() * kChunksPerThread);
   state_->body = &body;
   state_->count = count;
-  state_->chunk = (grains + chunks - 1) / chunks * grain;
+  state_->grain = grain;
   state_->next.store(0, std::memory_order_relaxed);
   state_->Open();
   state_->Drain();
