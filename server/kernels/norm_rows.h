@@ -32,7 +32,7 @@ struct NormNumbers {
 };
 
 // How the elements of a row are stored.
-enum class RowType : int32_t { kFloat32 = 0, kBFloat16 = 1 };
+enum class RowType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };  // kFloat16: CUDA only
 
 // A norm without torch: gamma and beta are the row's width long, or null for 1 and 0.
 struct RowNorm {
