@@ -176,7 +176,7 @@ absl::Status Inspect(const app::Options& options) {
 }
 
 absl::Status Run(const app::Options& options, const base::Log& log) {
-  NS_RETURN_IF_ERROR(app::CheckDevice(options));
+  NS_RETURN_IF_ERROR(app::OpenDevice(options));
   if (!options.simd.empty() && !kernels::LimitSimdTarget(options.simd.c_str())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--simd (or NORMSERVE_SIMD) '", options.simd,

@@ -41,9 +41,10 @@ void AddModelFlags(CLI::App& app, RawOptions& raw) {
       ->capture_default_str();
   app.add_option(
          "--device", o.device,
-         "Where models run: cpu, cuda, or auto (the best that this build and machine have).")
+         "Where models run: cpu, cuda, or auto (the best that this build and machine have). "
+         "cuda-emulated runs the CUDA kernels on the CPU, very slowly: for tests.")
       ->type_name("DEVICE")
-      ->check(OneOf({"auto", "cpu", "cuda"}))
+      ->check(OneOf({"auto", "cpu", "cuda", "cuda-emulated"}))
       ->capture_default_str();
   app.add_option("--norm-type", raw.norm_types,
                  "Norm family of a model whose config.json cannot say it. Repeatable. [default: "

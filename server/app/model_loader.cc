@@ -15,10 +15,13 @@
 #include "app/generation_config.h"
 #include "app/machine.h"
 #include "base/status_macros.h"
+#include "kernels/kernel_plugin.h"
 #include "norm/norm_plan.h"
 
 namespace normserve::app {
 namespace {
+
+constexpr char kEmulatedDevice[] = "cuda-emulated";
 
 absl::Status Named(const std::string& name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("model '", name, "': ", status.message()));
@@ -99,7 +102,8 @@ std::vector<rpc::ModelCard::Norm> NormsOf(const norm::NormPlan& plan) {
   return out;
 }
 
-rpc::ModelCard CardOf(const std::string& name, const model::CausalLm& model) {
+rpc::ModelCard CardOf(const std::string& name, const std::string& device,
+                      const model::CausalLm& model) {
   const model::ModelDescription& description = model.description();
   rpc::ModelCard card;
   card.name = name;
@@ -109,7 +113,7 @@ rpc::ModelCard CardOf(const std::string& name, const model::CausalLm& model) {
   card.dtype = description.dtype;
   card.quantization = description.quantization;
   card.head_quantization = description.head_quantization;
-  card.device = "cpu";
+  card.device = device;
   card.layer_count = static_cast<uint32_t>(description.layer_count);
   card.hidden_size = static_cast<uint32_t>(description.hidden_size);
   card.weight_bytes = description.weight_bytes;
@@ -131,7 +135,8 @@ absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options)
                       model::CausalLm::Load(named.directory, LoadOptionsOf(options, named.name)));
   out.defaults.server_max_new_tokens = options.default_max_new_tokens;
   out.defaults.eos_token_ids = EosIds(out.model->description(), out.tokenizer.get());
-  out.card = CardOf(named.name, *out.model);
+  const bool emulated = options.device == kEmulatedDevice;
+  out.card = CardOf(named.name, emulated ? kEmulatedDevice : "cpu", *out.model);
   return out;
 }
 
@@ -179,10 +184,15 @@ absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& o
   return runner;
 }
 
-absl::Status CheckDevice(const Options& options) {
-  if (options.device != "cuda") return absl::OkStatus();
-  return absl::UnimplementedError(
-      "--device cuda: this build has no CUDA kernels; allowed: cpu, auto");
+absl::Status OpenDevice(const Options& options) {
+  if (options.device == "cuda") {
+    return absl::UnimplementedError(
+        "--device cuda: this build cannot serve on a GPU yet; allowed: cpu, auto");
+  }
+  if (options.device != kEmulatedDevice) return absl::OkStatus();
+  const absl::Status opened = kernels::OpenKernelPlugin("normserve_cuda_emulated.so");
+  if (opened.ok()) return opened;
+  return absl::Status(opened.code(), absl::StrCat("--device ", options.device, ": ", opened.message()));
 }
 
 }  // namespace normserve::app

@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& o
                                                                 uint64_t promised_bytes,
                                                                 Checkpoint* checkpoint);
 
-// OK when this build can serve on --device.
-absl::Status CheckDevice(const Options& options);
+// Brings in the kernels of --device; an error where this build or machine has none. First thing in main.
+absl::Status OpenDevice(const Options& options);
 
 }  // namespace normserve::app

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Glue of Norm and ResidualNorm on the CPU: argument contracts, row pointers, threads.
+// Glue of Norm and ResidualNorm: argument contracts and row pointers, the same for every device.
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
+#include "kernels/device_rows.h"
 #include "kernels/op_args.h"
 
 namespace normserve::kernels {
 namespace {
 
-void NormCpu(const at::Tensor& x, Numbers norm, const MaybeTensor& gamma, const MaybeTensor& beta,
+void NormOf(const at::Tensor& x, Numbers norm, const MaybeTensor& gamma, const MaybeTensor& beta,
              const MaybeTensor& row_stat, const at::Tensor& y) {
   NormRows rows;
   rows.type = CheckActivations("x", x, x.size(0), -1);
@@ -21,11 +21,10 @@ void NormCpu(const at::Tensor& x, Numbers norm, const MaybeTensor& gamma, const 
   rows.x_stride = x.stride(0);
   rows.y = y.data_ptr();
   rows.y_stride = y.stride(0);
-  ForItems(x.size(0), 1, rows.width,
-           [&](int64_t begin, int64_t end) { NormRowsCpu(rows, begin, end); });
+  RunNormRows(rows, x.size(0));
 }
 
-void ResidualNormCpu(const at::Tensor& h, const at::Tensor& delta, Numbers out_norm,
+void ResidualNormOf(const at::Tensor& h, const at::Tensor& delta, Numbers out_norm,
                      const MaybeTensor& out_gamma, const MaybeTensor& out_beta, Numbers next_norm,
                      const MaybeTensor& next_gamma, const MaybeTensor& next_beta,
                      const MaybeTensor& row_stat, const MaybeTensor& y) {
@@ -54,15 +53,14 @@ void ResidualNormCpu(const at::Tensor& h, const at::Tensor& delta, Numbers out_n
     rows.y = y->data_ptr();
     rows.y_stride = y->stride(0);
   }
-  ForItems(h.size(0), 1, 2 * rows.width,
-           [&](int64_t begin, int64_t end) { ResidualRowsCpu(rows, begin, end); });
+  RunResidualRows(rows, h.size(0));
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(normserve, CPU, m) {
-  m.impl("norm", NormCpu);
-  m.impl("residual_norm", ResidualNormCpu);
+NORMSERVE_IMPLEMENT_FOR(NORMSERVE_DISPATCH_KEY, m) {
+  m.impl("norm", NormOf);
+  m.impl("residual_norm", ResidualNormOf);
 }
 
 }  // namespace normserve::kernels

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Glue of QkvNormRotaryWrite and PagedAttention on the CPU: argument contracts, pointers, threads.
+// Glue of QkvNormRotaryWrite and PagedAttention: argument contracts and pointers, the same for every device.
+// What lies in index tensors is checked where the host can read them.
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
-#include "kernels/attention_rows.h"
+#include "kernels/device_rows.h"
 #include "kernels/op_args.h"
 #include "kernels/ops.h"
-#include "kernels/qkv_rows.h"
 
 namespace normserve::kernels {
 namespace {
@@ -33,7 +32,7 @@ RowType CheckCache(const char* name, const at::Tensor& cache, RowType activation
   return RowType::kFloat32;
 }
 
-void QkvCpu(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
+void QkvOp(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
             const MaybeTensor& q_beta, Numbers k_norm, const MaybeTensor& k_gamma,
             const MaybeTensor& k_beta, Numbers v_norm, const MaybeTensor& v_gamma,
             const MaybeTensor& v_beta, const MaybeTensor& cos_sin, int64_t pairs,
@@ -80,21 +79,35 @@ void QkvCpu(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
                 "cos_sin: expected [positions, ", head_dim, "]");
     rows.cos_sin = CheckFloats("cos_sin", *cos_sin, cos_sin->numel());
     rows.cos_sin_stride = head_dim;
-    for (int64_t t = 0; t < tokens; ++t) {
-      TORCH_CHECK(rows.positions[t] >= 0 && rows.positions[t] < cos_sin->size(0), "positions[", t,
-                  "]: ", rows.positions[t], " is outside the rotary table of ", cos_sin->size(0));
+    const int32_t* at = HostInts(positions);
+    for (int64_t t = 0; at != nullptr && t < tokens; ++t) {
+      TORCH_CHECK(at[t] >= 0 && at[t] < cos_sin->size(0), "positions[", t, "]: ", at[t],
+                  " is outside the rotary table of ", cos_sin->size(0));
     }
   }
   const int64_t all_slots = k_cache.size(0) * block_size;
   TORCH_CHECK(k_cache.size(0) == v_cache.size(0), "v_cache: expected ", k_cache.size(0), " blocks");
-  for (int64_t t = 0; t < tokens; ++t) {
-    TORCH_CHECK(rows.slots[t] < all_slots, "slots[", t, "]: ", rows.slots[t], ", the cache has ",
-                all_slots);
+  const int32_t* slot = HostInts(slots);
+  for (int64_t t = 0; slot != nullptr && t < tokens; ++t) {
+    TORCH_CHECK(slot[t] < all_slots, "slots[", t, "]: ", slot[t], ", the cache has ", all_slots);
   }
-  ForItems(tokens, 1, width, [&](int64_t begin, int64_t end) { QkvRowsCpu(rows, begin, end); });
+  RunQkvRows(rows, tokens);
 }
 
-void PagedAttentionCpu(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
+void CheckTokens(const at::Tensor& token_sequence, const at::Tensor& positions, int64_t tables,
+                 int64_t table_positions) {
+  const int32_t* sequence = HostInts(token_sequence);
+  const int32_t* position = HostInts(positions);
+  if (sequence == nullptr || position == nullptr) return;
+  for (int64_t t = 0; t < positions.numel(); ++t) {
+    TORCH_CHECK(sequence[t] >= 0 && sequence[t] < tables, "token_sequence[", t, "]: ", sequence[t],
+                ", there are ", tables, " block tables");
+    TORCH_CHECK(position[t] >= 0 && position[t] < table_positions, "positions[", t, "]: ", position[t],
+                " is outside the block table");
+  }
+}
+
+void PagedAttentionOp(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
                        const at::Tensor& block_tables, const at::Tensor& token_sequence,
                        const at::Tensor& positions, double scale, int64_t heads, int64_t kv_heads,
                        int64_t head_dim, int64_t block_size, const at::Tensor& out) {
@@ -124,26 +137,15 @@ void PagedAttentionCpu(const at::Tensor& qkv, const at::Tensor& k_cache, const a
   rows.block_size = block_size;
   rows.out = out.data_ptr();
   rows.out_stride = out.stride(0);
-  int64_t positions_sum = 0;
-  for (int64_t t = 0; t < tokens; ++t) {
-    TORCH_CHECK(rows.token_sequence[t] >= 0 && rows.token_sequence[t] < block_tables.size(0),
-                "token_sequence[", t, "]: ", rows.token_sequence[t], ", there are ",
-                block_tables.size(0), " block tables");
-    TORCH_CHECK(rows.positions[t] >= 0 && rows.positions[t] < block_tables.size(1) * block_size,
-                "positions[", t, "]: ", rows.positions[t], " is outside the block table");
-    positions_sum += rows.positions[t] + 1;
-  }
-  // Several items per chunk would be uneven: later positions cost more.
-  const int64_t mean_cost = tokens == 0 ? 0 : positions_sum / tokens * head_dim * 2;
-  ForItems(tokens * kv_heads, 1, mean_cost,
-           [&](int64_t begin, int64_t end) { AttentionRowsCpu(rows, begin, end); });
+  CheckTokens(token_sequence, positions, block_tables.size(0), block_tables.size(1) * block_size);
+  RunAttentionRows(rows, tokens, block_tables.size(1) * block_size);
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(normserve, CPU, m) {
-  m.impl("qkv_norm_rotary_write", QkvCpu);
-  m.impl("paged_attention", PagedAttentionCpu);
+NORMSERVE_IMPLEMENT_FOR(NORMSERVE_DISPATCH_KEY, m) {
+  m.impl("qkv_norm_rotary_write", QkvOp);
+  m.impl("paged_attention", PagedAttentionOp);
 }
 
 }  // namespace normserve::kernels

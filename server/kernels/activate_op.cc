@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Glue of Activate on the CPU: argument contracts, row pointers, threads.
+// Glue of Activate: argument contracts and row pointers, the same for every device.
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
-#include "kernels/activate_rows.h"
+#include "kernels/device_rows.h"
 #include "kernels/op_args.h"
 #include "kernels/ops.h"
 
 namespace normserve::kernels {
 namespace {
 
-void ActivateCpu(const at::Tensor& x, int64_t activation, Numbers gate_norm,
+void ActivateOp(const at::Tensor& x, int64_t activation, Numbers gate_norm,
                  const MaybeTensor& gate_gamma, const MaybeTensor& gate_beta, Numbers up_norm,
                  const MaybeTensor& up_gamma, const MaybeTensor& up_beta, const at::Tensor& y) {
   ActivateRows rows;
@@ -34,12 +33,11 @@ void ActivateCpu(const at::Tensor& x, int64_t activation, Numbers gate_norm,
   TORCH_CHECK(rows.gate.numbers.stat != NormStat::kCarried &&
                   rows.up.numbers.stat != NormStat::kCarried,
               "gate_norm, up_norm: no statistic to carry");
-  ForItems(x.size(0), 1, 2 * x_width,
-           [&](int64_t begin, int64_t end) { ActivateRowsCpu(rows, begin, end); });
+  RunActivateRows(rows, x.size(0));
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(normserve, CPU, m) { m.impl("activate", ActivateCpu); }
+NORMSERVE_IMPLEMENT_FOR(NORMSERVE_DISPATCH_KEY, m) { m.impl("activate", ActivateOp); }
 
 }  // namespace normserve::kernels

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The row kernels on a CUDA device, put on the current stream.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "kernels/cuda_rows.h"
+#include "kernels/cuda_stream.h"
+#include "kernels/device_rows.h"
+
+namespace normserve::kernels {
+void RunNormRows(const NormRows& args, int64_t rows) {
+  if (rows > 0) NormRowsCuda(args, rows, CurrentStream());
+}
+
+void RunResidualRows(const ResidualRows& args, int64_t rows) {
+  if (rows > 0) ResidualRowsCuda(args, rows, CurrentStream());
+}
+
+void RunActivateRows(const ActivateRows& args, int64_t rows) {
+  if (rows > 0) ActivateRowsCuda(args, rows, CurrentStream());
+}
+
+void RunQkvRows(const QkvRows& args, int64_t tokens) {
+  if (tokens > 0) QkvRowsCuda(args, tokens, CurrentStream());
+}
+
+void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_context) {
+  if (tokens == 0) return;
+  const int64_t floats = AttentionScratchFloats(args, tokens, max_context);
+  // From the caching allocator: no call to the driver once a step of this size has run.
+  at::Tensor scratch = at::empty({std::max<int64_t>(floats, 1)}, at::device(kCudaDevice).dtype(at::kFloat));
+  AttentionRowsCuda(args, tokens, max_context, scratch.data_ptr<float>(), CurrentStream());
+}
+
+const int32_t* HostInts(const at::Tensor& t) {
+  return t.is_cpu() ? t.const_data_ptr<int32_t>() : nullptr;
+}
+
+}  // namespace normserve::kernels
