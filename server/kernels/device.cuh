@@ -55,4 +55,55 @@ __device__ inline float WarpMax(float v) {
   return v;
 }
 
+// 16 bytes of a row: what one load or store instruction moves.
+template <typename T>
+constexpr int kPackWidth = 16 / static_cast<int>(sizeof(T));
+
+template <typename T>
+union Pack {
+  uint4 raw;
+  T e[kPackWidth<T>];
+};
+
+// `p` is at a multiple of 16 bytes: hardware faults on any other, and so does the emulator.
+template <typename T>
+__device__ inline uint4 LoadPack(const T* p) {
+#if defined(NORMSERVE_CUDA_EMULATED)
+  emu::CheckAligned(p, sizeof(uint4));
+#endif
+  return *reinterpret_cast<const uint4*>(p);
+}
+template <typename T>
+__device__ inline void StorePack(T* p, uint4 raw) {
+#if defined(NORMSERVE_CUDA_EMULATED)
+  emu::CheckAligned(p, sizeof(uint4));
+#endif
+  *reinterpret_cast<uint4*>(p) = raw;
+}
+
+// Two neighbours at once: one conversion instruction for the 16-bit types.
+__device__ inline void SetPair(float* to, float a, float b) {
+  to[0] = a;
+  to[1] = b;
+}
+__device__ inline void SetPair(__nv_bfloat16* to, float a, float b) {
+  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(a, b);
+}
+__device__ inline void SetPair(__half* to, float a, float b) {
+  *reinterpret_cast<__half2*>(to) = __floats2half2_rn(a, b);
+}
+
+// Calls body(T{}) with the element type.
+template <class Body>
+inline void WithRowType(RowType type, const Body& body) {
+  switch (type) {
+    case RowType::kFloat32:
+      return body(float{});
+    case RowType::kBFloat16:
+      return body(__nv_bfloat16{});
+    case RowType::kFloat16:
+      return body(__half{});
+  }
+}
+
 }  // namespace normserve::kernels
