@@ -76,6 +76,8 @@ inline __half2 __floats2half2_rn(float a, float b) { return {a, b}; }
 // ---- math, memory ---------------------------------------------------------------------------
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }  // built with -ffp-contract=off
+inline float __fadd_rn(float a, float b) { return a + b; }
 template <class T> inline T __ldg(const T* p) { return *p; }
 template <class T> inline T atomicAdd(T* p, T v) { T o = *p; *p = o + v; return o; }
 template <class T> inline T atomicMax(T* p, T v) { T o = *p; *p = o > v ? o : v; return o; }
