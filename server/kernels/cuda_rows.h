@@ -24,12 +24,13 @@ void ResidualRowsCuda(const ResidualRows& args, int64_t rows, CudaStream stream)
 // activate.cu
 void ActivateRowsCuda(const ActivateRows& args, int64_t rows, CudaStream stream);
 
-// qkv.cu
+// qkv.cu. A position outside [0, cos_sin_positions) gives NaN, never a read outside the table.
 void QkvRowsCuda(const QkvRows& args, int64_t tokens, CudaStream stream);
 
-// attention.cu. A context is cut into splits of a fixed number of positions, so that a row's result depends
-// on its own context alone. `scratch` holds AttentionScratchFloats floats; `max_context` is at least the
-// largest position + 1 of any token.
+// attention.cu. A context is cut into splits of a fixed number of positions, so that a row's result
+// depends on its own context alone. `scratch` holds AttentionScratchFloats floats, or is null (always
+// where that is 0): every block then merges its own splits, to the same bits. `max_context` is at
+// least the largest position + 1 of any token. Both caches begin at a multiple of 16 bytes.
 int64_t AttentionScratchFloats(const AttentionRows& args, int64_t tokens, int64_t max_context);
 void AttentionRowsCuda(const AttentionRows& args, int64_t tokens, int64_t max_context, float* scratch,
                        CudaStream stream);
