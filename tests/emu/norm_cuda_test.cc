@@ -207,7 +207,7 @@ void CheckResidual(int64_t width, const RowNorm* out, const RowNorm* next,
   if (next != nullptr) NormRowsCuda(norm, rows, nullptr);
   split.ExpectBandsIntact(what);
   for (ResidualRun<T>* other : {&reversed, &split}) {
-    const char* which = other == &split ? ": fused is not unfused" : ": depends on layout or thread order";
+    const char* which = other == &split ? ": fused is not unfused" : ": depends on thread order";
     EXPECT_TRUE(SameBits(fused.h.Values(), other->h.Values())) << what << which << ", h";
     EXPECT_TRUE(SameBits(fused.y.Values(), other->y.Values())) << what << which << ", y";
     EXPECT_TRUE(SameBits(fused.stat, other->stat)) << what << which << ", row_stat";
