@@ -61,9 +61,10 @@ void Run(const AttentionRows& a, const AttentionPlan& plan, int64_t tokens, Cuda
     default: run(AttentionKernel<8, A, T>, 8); break;
   }
   if (plan.partial == nullptr) return;
+  const int64_t threads = std::min<int64_t>((a.head_dim + 31) / 32 * 32, kAttentionThreads);
   launch(AttentionMergeKernel<A>,
          dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(a.heads)),
-         dim3(kAttentionThreads), 0, stream, a, plan);
+         dim3(static_cast<unsigned>(threads)), 0, stream, a, plan);
 }
 
 }  // namespace

@@ -367,7 +367,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int64_t at = (token * a.heads + head) * plan.splits;
   const float* stats = plan.stats + 2 * at;
   A* out = static_cast<A*>(a.out) + token * a.out_stride + head * dim;
-  for (int i = threadIdx.x; i < dim; i += kAttentionThreads) {
+  for (int i = threadIdx.x; i < dim; i += blockDim.x) {
     const float* partial = plan.partial + at * dim + i;
     float max = stats[0], sum = stats[1], total = partial[0];
     for (int s = 1; s < splits; ++s) {
