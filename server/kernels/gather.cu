@@ -7,10 +7,6 @@
 namespace normserve::kernels {
 namespace {
 
-bool Aligned(const void* p, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(bytes < 16 ? bytes : 16) == 0;
-}
-
 template <class Args>
 void Launch(void (*kernel)(Args), const Args& args, int64_t rows, int v, CudaStream stream) {
   const int64_t per_block = int64_t{kGatherThreads} * v;
@@ -23,8 +19,8 @@ template <typename W, typename T>
 void Embed(const EmbedRows& a, int64_t tokens, CudaStream stream) {
   constexpr int kVector = 16 / static_cast<int>(sizeof(W) > sizeof(T) ? sizeof(W) : sizeof(T));
   if (a.width % kVector == 0 && a.out_stride % kVector == 0 &&
-      Aligned(a.table, kVector * sizeof(W)) && Aligned(a.out, kVector * sizeof(T)) &&
-      Aligned(a.positions_table, kVector * sizeof(float))) {
+      AlignedTo(a.table, kVector * sizeof(W)) && AlignedTo(a.out, kVector * sizeof(T)) &&
+      AlignedTo(a.positions_table, kVector * sizeof(float))) {
     return Launch(EmbedKernel<W, T, kVector>, a, tokens, kVector, stream);
   }
   Launch(EmbedKernel<W, T, 1>, a, tokens, 1, stream);
@@ -43,7 +39,7 @@ template <typename T>
 void Gather(const GatherArgs& a, int64_t count, CudaStream stream) {
   constexpr int kVector = 16 / static_cast<int>(sizeof(T));
   if (a.width % kVector == 0 && a.x_stride % kVector == 0 && a.out_stride % kVector == 0 &&
-      Aligned(a.x, 16) && Aligned(a.out, 16)) {
+      AlignedTo(a.x, 16) && AlignedTo(a.out, 16)) {
     return Launch(GatherKernel<T, kVector>, a, count, kVector, stream);
   }
   Launch(GatherKernel<T, 1>, a, count, 1, stream);

@@ -3,21 +3,11 @@
 #pragma once
 
 #include "kernels/cuda_rows.h"
-#include "kernels/device.cuh"
+#include "kernels/vectors.cuh"
 
 namespace normserve::kernels {
 
 constexpr int kGatherThreads = 256;
-
-template <typename T, int V>
-struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) GatherPack {
-  T at[V];
-};
-
-template <int V, typename T>
-__device__ inline GatherPack<T, V> GatherLoad(const T* from) {
-  return *reinterpret_cast<const GatherPack<T, V>*>(from);
-}
 
 // Element index of this thread's vector within the row.
 template <int V>
@@ -31,18 +21,14 @@ template <typename W, typename T, int V>
 __global__ void __launch_bounds__(kGatherThreads) EmbedKernel(EmbedRows a) {
   const int64_t token = blockIdx.x, i = GatherElement<V>();
   if (i >= a.width) return;
-  const GatherPack<W, V> row =
-      GatherLoad<V>(static_cast<const W*>(a.table) + a.ids[token] * a.width + i);
-  float v[V];
-  for (int j = 0; j < V; ++j) v[j] = __fmul_rn(a.scale, ToFloat(row.at[j]));
+  float v[V], add[V];
+  LoadFloats<V>(static_cast<const W*>(a.table) + a.ids[token] * a.width + i, v);
+  for (int j = 0; j < V; ++j) v[j] = __fmul_rn(a.scale, v[j]);
   if (a.positions_table != nullptr) {
-    const GatherPack<float, V> add =
-        GatherLoad<V>(a.positions_table + a.positions[token] * a.width + i);
-    for (int j = 0; j < V; ++j) v[j] = __fadd_rn(v[j], add.at[j]);
+    LoadFloats<V>(a.positions_table + a.positions[token] * a.width + i, add);
+    for (int j = 0; j < V; ++j) v[j] = __fadd_rn(v[j], add[j]);
   }
-  GatherPack<T, V> out;
-  for (int j = 0; j < V; ++j) out.at[j] = FromFloat<T>(v[j]);
-  *reinterpret_cast<GatherPack<T, V>*>(static_cast<T*>(a.out) + token * a.out_stride + i) = out;
+  StoreFloats<V>(v, static_cast<T*>(a.out) + token * a.out_stride + i);
 }
 
 // Grid as above, [count, ...]. T stands for the element's size only: bits are copied.
@@ -52,7 +38,7 @@ __global__ void __launch_bounds__(kGatherThreads) GatherKernel(GatherArgs a) {
   if (i >= a.width) return;
   const T* from = static_cast<const T*>(a.x) + a.rows[row] * a.x_stride + i;
   T* to = static_cast<T*>(a.out) + row * a.out_stride + i;
-  *reinterpret_cast<GatherPack<T, V>*>(to) = GatherLoad<V>(from);
+  StoreVector(LoadVector<V>(from), to);
 }
 
 }  // namespace normserve::kernels

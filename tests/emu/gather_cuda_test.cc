@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // EmbedRowsCuda and GatherRowsCuda, bit for bit against plain loops: types, odd widths and strides.
-#include "paged_test.h"
+#include "emu/paged_test.h"
 
 namespace normserve::kernels {
 namespace {
