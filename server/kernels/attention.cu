@@ -2,6 +2,7 @@
 // PagedAttention on a CUDA device: which rows share a block, where the splits are merged, and the
 // launches. Nothing chosen here changes a bit of the result.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/attention.cuh"
 #include "kernels/cuda_rows.h"
@@ -46,24 +47,26 @@ void Run(const AttentionRows& a, const AttentionPlan& plan, int64_t tokens, Cuda
                   static_cast<unsigned>(plan.partial != nullptr ? plan.splits : 1));
   const bool wide = a.head_dim % (16 / static_cast<int64_t>(sizeof(T))) == 0 &&
                     reinterpret_cast<uintptr_t>(a.v_cache) % 16 == 0;
-  const auto run = [&](auto kernel, int rows) {
-    const size_t floats = static_cast<size_t>(rows * (2 * a.head_dim + kSplit));
-    launch(kernel, grid, dim3(kAttentionThreads), floats * sizeof(float), stream, a, plan, tokens,
-           wide);
+  const auto run = [&](auto rows) {
+    constexpr int kRows = decltype(rows)::value;
+    const size_t floats = static_cast<size_t>(kRows * (2 * a.head_dim + kSplit));
+    launch(AttentionKernel<kRows, A, T>, grid, dim3(kAttentionThreads),
+           sizeof(AttentionShared<kRows>) + floats * sizeof(float), stream, a, plan, tokens, wide);
   };
   switch (plan.heads * plan.tokens) {
-    case 1: run(AttentionKernel<1, A, T>, 1); break;
-    case 2: run(AttentionKernel<2, A, T>, 2); break;
-    case 3: run(AttentionKernel<3, A, T>, 3); break;
-    case 4: run(AttentionKernel<4, A, T>, 4); break;
+    case 1: run(std::integral_constant<int, 1>()); break;
+    case 2: run(std::integral_constant<int, 2>()); break;
+    case 3: run(std::integral_constant<int, 3>()); break;
+    case 4: run(std::integral_constant<int, 4>()); break;
     case 5:
-    case 6: run(AttentionKernel<6, A, T>, 6); break;
-    default: run(AttentionKernel<8, A, T>, 8); break;
+    case 6: run(std::integral_constant<int, 6>()); break;
+    default: run(std::integral_constant<int, 8>()); break;
   }
   if (plan.partial == nullptr) return;
+  const int64_t threads = std::min<int64_t>((a.head_dim + 31) / 32 * 32, kAttentionThreads);
   launch(AttentionMergeKernel<A>,
          dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(a.heads)),
-         dim3(kAttentionThreads), 0, stream, a, plan);
+         dim3(static_cast<unsigned>(threads)), 0, stream, a, plan);
 }
 
 }  // namespace

@@ -7,14 +7,7 @@
 #pragma once
 
 #include "kernels/attention_rows.h"
-#include "kernels/device.cuh"
-
-// Arrays stay in registers only where every index is known.
-#if defined(__CUDACC__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL
-#endif
+#include "kernels/vectors.cuh"
 
 namespace normserve::kernels {
 
@@ -32,11 +25,6 @@ struct AttentionPlan {
   int splits = 1;  // of the longest context
   float* partial = nullptr;  // [tokens, heads, splits, head_dim]; null: blocks merge their splits
   float* stats = nullptr;    // [tokens, heads, splits, 2]: maximum and sum
-};
-
-template <typename T, int V>
-struct alignas(sizeof(T) * V) AttentionPack {
-  T at[V];
 };
 
 // Two stretches of a softmax made one: what their sums are multiplied by under the common maximum.
@@ -58,9 +46,11 @@ template <int V, int kLowest>
 __device__ inline float SumAndScatter(float (&acc)[V]) {
   const int lane = threadIdx.x % 32;
   int bit = 16;
-  UNROLL for (int n = V / 2; n > 0; n /= 2, bit /= 2) {
+#pragma unroll
+  for (int n = V / 2; n > 0; n /= 2, bit /= 2) {
     const bool upper = (lane & bit) != 0;
-    UNROLL for (int i = 0; i < n; ++i) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
       const float kept = upper ? acc[i + n] : acc[i], sent = upper ? acc[i] : acc[i + n];
       acc[i] = kept + __shfl_xor_sync(kAllLanes, sent, bit);
     }
@@ -70,7 +60,7 @@ __device__ inline float SumAndScatter(float (&acc)[V]) {
 
 // What a block knows of its R rows and of the split at hand; in shared memory.
 template <int R>
-struct AttentionShared {
+struct alignas(16) AttentionShared {
   int context[R];         // positions that the row sees; 0: no such row in this turn
   int n[R];               // of which in this split
   float max[R], sum[R];   // of all splits so far
@@ -144,17 +134,18 @@ struct AttentionBlock {
       }
       int d = lane / kVectors;
       for (; d + (kBatch - 1) * kRows < dim; d += kBatch * kRows) {
-        AttentionPack<T, kVector> k[kBatch];
+        Vector<T, kVector> k[kBatch];
         for (int b = 0; b < kBatch; ++b) {
-          k[b] = Pack<kVector>(keys + (d + b * kRows) * a.block_size);
+          k[b] = LoadVector<kVector>(keys + (d + b * kRows) * a.block_size);
         }
         for (int b = 0; b < kBatch; ++b) AddProducts(q + d + b * kRows, dim, k[b], acc);
       }
       for (; d < dim; d += kRows) {
-        AddProducts(q + d, dim, Pack<kVector>(keys + d * a.block_size), acc);
+        AddProducts(q + d, dim, LoadVector<kVector>(keys + d * a.block_size), acc);
       }
       const int at = strip * kStrip + vector * kVector + lane / (2 * kVectors);
-      UNROLL for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
         const float sum = SumAndScatter<kVector, kVectors>(acc[r]);
         if ((lane & kVectors) == 0) p[r * kSplit + at] = sum * a.scale;
       }
@@ -202,6 +193,7 @@ struct AttentionBlock {
   // position, the others the next ones, and a tree adds them up.
   template <int V>
   __device__ void Values(int split, int n) const {
+    constexpr int kHalf = kAttentionThreads / 2;
     const int columns = dim / V;
     int width = 1;  // threads per position, a power of two
     while (width < columns && width < kAttentionThreads) width *= 2;
@@ -217,37 +209,33 @@ struct AttentionBlock {
       for (int half = step / 2; half > 0; half /= 2) {  // one pass of columns only if there are any
         __syncthreads();
         float* to = p + threadIdx.x % (half * width);
-        if (place >= half && place < 2 * half) ForEachSum<V>(acc, [&](int i, float& v) {
-          to[i * (kAttentionThreads / 2)] = v;
-        });
+        if (place >= half && place < 2 * half) {
+          ForEachSum<V>(acc, [&](int i, float& v) { to[i * kHalf] = v; });
+        }
         __syncthreads();
-        if (place < half) ForEachSum<V>(acc, [&](int i, float& v) {
-          v += to[i * (kAttentionThreads / 2)];
-        });
+        if (place < half) ForEachSum<V>(acc, [&](int i, float& v) { v += to[i * kHalf]; });
       }
       if (!live || place != 0) continue;
-      UNROLL for (int r = 0; r < R; ++r) Finish<V>(r, split, column * V, acc[r]);
+#pragma unroll
+      for (int r = 0; r < R; ++r) Finish<V>(r, split, column * V, acc[r]);
     }
     __syncthreads();
   }
 
  private:
-  template <int V>
-  __device__ static AttentionPack<T, V> Pack(const T* from) {
-    return *reinterpret_cast<const AttentionPack<T, V>*>(from);
-  }
-
   template <int V, class F>
   __device__ static void ForEachSum(float (&acc)[R][V], const F& f) {
-    UNROLL for (int r = 0; r < R; ++r) {
-      UNROLL for (int j = 0; j < V; ++j) f(r * V + j, acc[r][j]);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) f(r * V + j, acc[r][j]);
     }
   }
 
   // acc[r][j] += weights[r * stride] * x[j].
   template <int V>
   __device__ static void AddProducts(const float* weights, int stride,
-                                     const AttentionPack<T, V>& x, float (&acc)[R][V]) {
+                                     const Vector<T, V>& x, float (&acc)[R][V]) {
     float v[V];
     for (int j = 0; j < V; ++j) v[j] = ToFloat(x.at[j]);
     for (int r = 0; r < R; ++r) {
@@ -263,7 +251,7 @@ struct AttentionBlock {
     constexpr int kBatch = 4;
     const T* values = static_cast<const T*>(a.v_cache) + element;
     const auto load = [&](int i) {
-      return Pack<V>(values + shared.values[i / kStrip] + i % kStrip * dim);
+      return LoadVector<V>(values + shared.values[i / kStrip] + i % kStrip * dim);
     };
     int shortest = n;
     for (int r = 0; r < R; ++r) {
@@ -271,13 +259,13 @@ struct AttentionBlock {
     }
     int i = place;
     for (; i + (kBatch - 1) * step < shortest; i += kBatch * step) {
-      AttentionPack<T, V> v[kBatch];
+      Vector<T, V> v[kBatch];
       for (int b = 0; b < kBatch; ++b) v[b] = load(i + b * step);
       for (int b = 0; b < kBatch; ++b) AddProducts(p + i + b * step, kSplit, v[b], acc);
     }
     for (; i < shortest; i += step) AddProducts(p + i, kSplit, load(i), acc);
     for (; i < n; i += step) {
-      const AttentionPack<T, V> v = load(i);
+      const Vector<T, V> v = load(i);
       for (int r = 0; r < R; ++r) {
         if (i >= shared.n[r]) continue;
         const float weight = p[r * kSplit + i];
@@ -318,17 +306,19 @@ struct AttentionBlock {
 };
 
 // Grid [tokens / plan.tokens, kv_heads * parts, splits if they go through scratch memory]. Dynamic
-// shared memory: R * (2 head_dim + kSplit) floats. `wide`: values are loaded 16 bytes at a time.
+// shared memory: AttentionShared<R>, then R * (2 head_dim + kSplit) floats. `wide`: values are
+// loaded 16 bytes at a time.
 template <int R, typename A, typename T>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttentionKernel(AttentionRows a, AttentionPlan plan, int64_t tokens, bool wide) {
-  DYN_SHARED(float, memory);
-  __shared__ AttentionShared<R> shared;
+  DYN_SHARED(char, memory);
+  AttentionShared<R>& shared = *reinterpret_cast<AttentionShared<R>*>(memory);
+  float* q = reinterpret_cast<float*>(memory + sizeof(shared));
   const int dim = static_cast<int>(a.head_dim), y = static_cast<int>(blockIdx.y);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * plan.tokens;
   const int64_t end = first + plan.tokens < tokens ? first + plan.tokens : tokens;
-  float* p = memory + R * dim;
-  const AttentionBlock<R, A, T> block{a, plan, shared, memory, p, p + R * kSplit, first,
+  float* p = q + R * dim;
+  const AttentionBlock<R, A, T> block{a, plan, shared, q, p, p + R * kSplit, first,
                                       y / plan.parts, y % plan.parts * plan.heads, dim};
   const bool one = plan.partial != nullptr;
   for (int64_t begin = first; begin < end;) {
@@ -367,7 +357,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int64_t at = (token * a.heads + head) * plan.splits;
   const float* stats = plan.stats + 2 * at;
   A* out = static_cast<A*>(a.out) + token * a.out_stride + head * dim;
-  for (int i = threadIdx.x; i < dim; i += kAttentionThreads) {
+  for (int i = threadIdx.x; i < dim; i += blockDim.x) {
     const float* partial = plan.partial + at * dim + i;
     float max = stats[0], sum = stats[1], total = partial[0];
     for (int s = 1; s < splits; ++s) {

@@ -8,10 +8,9 @@
 namespace normserve::kernels {
 namespace {
 
-// Elements that are worth a block of their own, and the shared memory that needs no opt-in (less
-// what the kernel declares itself).
+// Elements that are worth a block of their own, and the shared memory that needs no opt-in.
 constexpr int kTargetUnit = 2048;
-constexpr int kSharedBytes = 47 * 1024;
+constexpr int kSharedBytes = 48 * 1024;
 
 int GroupWidth(const QkvRows& a, int part, int width) {
   const int group = a.norm[part].numbers.group_width;
@@ -35,28 +34,25 @@ QkvPlan MakePlan(const QkvRows& a, int element_bytes, int* threads, int* shared)
     groups = std::max(groups, unit / group * static_cast<int>(sizeof(QkvGroup)));
   }
   plan.stage_bytes = (staged + 15) / 16 * 16;
-  plan.staged = plan.stage_bytes + groups <= kSharedBytes;
+  const int others = groups + kQkvPartials * static_cast<int>(sizeof(float));
+  plan.staged = plan.stage_bytes + others <= kSharedBytes;
   if (!plan.staged) plan.stage_bytes = 0;
-  *shared = plan.stage_bytes + groups;
+  *shared = plan.stage_bytes + others;
   const int chunks = longest * element_bytes / 16;
   *threads = std::clamp((chunks + 31) / 32 * 32, 64, kQkvMaxThreads);
   return plan;
 }
 
-bool Aligned(const void* p, int64_t bytes = 16) {
-  return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(bytes) == 0;
-}
-
 // Whether every access of `v` elements is aligned.
 bool Vectorises(const QkvRows& a, int v, int element_bytes, int cache_bytes) {
   const int64_t run = a.rotary ? a.head_dim / 2 : a.head_dim;
-  bool ok = run % v == 0 && a.qkv_stride % v == 0 && Aligned(a.qkv, v * element_bytes) &&
-            Aligned(a.v_cache, v * cache_bytes);
-  if (a.rotary) ok = ok && Aligned(a.cos_sin) && a.cos_sin_stride % 4 == 0;
+  bool ok = run % v == 0 && a.qkv_stride % v == 0 && AlignedTo(a.qkv, v * element_bytes) &&
+            AlignedTo(a.v_cache, v * cache_bytes);
+  if (a.rotary) ok = ok && AlignedTo(a.cos_sin, 16) && a.cos_sin_stride % 4 == 0;
   for (int part = 0; part < 3; ++part) {
     if (!a.has_norm[part]) continue;
-    ok = ok && a.norm[part].numbers.group_width % v == 0 && Aligned(a.norm[part].gamma) &&
-         Aligned(a.norm[part].beta);
+    ok = ok && a.norm[part].numbers.group_width % v == 0 &&
+         AlignedTo(a.norm[part].gamma, 16) && AlignedTo(a.norm[part].beta, 16);
   }
   return ok;
 }

@@ -5,13 +5,14 @@
 // first); all is float32 between the load and the one rounding at the store.
 #pragma once
 
-#include "kernels/device.cuh"
 #include "kernels/norm_math.h"
 #include "kernels/qkv_rows.h"
+#include "kernels/vectors.cuh"
 
 namespace normserve::kernels {
 
 constexpr int kQkvMaxThreads = 512;
+constexpr int kQkvPartials = 32;  // sums of a block's warps
 
 // How the three parts are cut: by the model's shape alone, never by the number of tokens.
 struct QkvPlan {
@@ -26,24 +27,6 @@ struct QkvGroup {
   float scale, centre;
 };
 
-template <typename T, int V>
-struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) QkvPack {
-  T at[V];
-};
-
-template <int V, typename T>
-__device__ inline void QkvLoad(const T* x, float* v) {
-  const QkvPack<T, V> pack = *reinterpret_cast<const QkvPack<T, V>*>(x);
-  for (int j = 0; j < V; ++j) v[j] = ToFloat(pack.at[j]);
-}
-
-template <int V, typename T>
-__device__ inline void QkvStore(const float* v, T* to) {
-  QkvPack<T, V> pack;
-  for (int j = 0; j < V; ++j) pack.at[j] = FromFloat<T>(v[j]);
-  *reinterpret_cast<QkvPack<T, V>*>(to) = pack;
-}
-
 // A thread's share of a sum over x[0..n): chunks of 16 bytes, whether loaded as one (kVector) or
 // not, so that the order does not depend on the alignment.
 template <bool kVector, typename T, class F>
@@ -53,7 +36,7 @@ __device__ float QkvPartialSum(const T* x, int n, int thread, int threads, const
   for (int i = thread * kChunk; i < n; i += threads * kChunk) {
     if (kVector) {
       float v[kChunk];
-      QkvLoad<kChunk>(x + i, v);
+      LoadFloats<kChunk>(x + i, v);
       for (int j = 0; j < kChunk; ++j) sum = f(v[j], sum);
     } else {
       for (int j = 0; j < kChunk && i + j < n; ++j) sum = f(ToFloat(x[i + j]), sum);
@@ -62,7 +45,7 @@ __device__ float QkvPartialSum(const T* x, int n, int thread, int threads, const
   return sum;
 }
 
-// The sum of all threads' v; every thread of the block calls. `partial` holds 32 floats.
+// The sum of all threads' v; every thread of the block calls. `partial`: kQkvPartials floats.
 __device__ inline float QkvBlockSum(float v, float* partial) {
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
   v = WarpSum(v);
@@ -128,7 +111,7 @@ struct QkvUnit {
 
   // N(x) of elements [i, i + V) of the unit.
   __device__ void Load(int i, float* v) const {
-    QkvLoad<V>(x + i, v);
+    LoadFloats<V>(x + i, v);
     if (!a.has_norm[part]) return;
     const RowNorm& norm = a.norm[part];
     const QkvGroup group = groups[i / group_width];
@@ -139,18 +122,18 @@ struct QkvUnit {
     }
     float p[V];
     if (norm.gamma != nullptr) {
-      QkvLoad<V>(norm.gamma + begin + i, p);
+      LoadFloats<V>(norm.gamma + begin + i, p);
       for (int j = 0; j < V; ++j) v[j] = __fmul_rn(v[j], p[j]);
     }
     if (norm.beta != nullptr) {
-      QkvLoad<V>(norm.beta + begin + i, p);
+      LoadFloats<V>(norm.beta + begin + i, p);
       for (int j = 0; j < V; ++j) v[j] = __fadd_rn(v[j], p[j]);
     }
   }
 
   __device__ void Store(int i, const float* v) const {
     const int element = begin + i;
-    if (part == 0) return QkvStore<V>(v, q + element);
+    if (part == 0) return StoreFloats<V>(v, q + element);
     const int64_t block = slot / a.block_size, offset = slot % a.block_size;
     const int64_t base = block * a.kv_heads * a.head_dim * a.block_size;
     if (part == 1) {
@@ -159,7 +142,7 @@ struct QkvUnit {
       return;
     }
     const int dim = static_cast<int>(a.head_dim), head = element / dim;
-    QkvStore<V>(v, static_cast<C*>(a.v_cache) + base + (head * a.block_size + offset) * dim +
+    StoreFloats<V>(v, static_cast<C*>(a.v_cache) + base + (head * a.block_size + offset) * dim +
                        element % dim);
   }
 
@@ -182,8 +165,8 @@ struct QkvUnit {
       Load(second, v + V);
       for (int j = 0; j < V; ++j) c[j] = s[j] = NAN;  // a position outside the table
       if (table != nullptr) {
-        QkvLoad<V>(table + i, c);
-        QkvLoad<V>(table + half + i, s);
+        LoadFloats<V>(table + i, c);
+        LoadFloats<V>(table + half + i, s);
       }
       if (a.interleaved) {
         for (int j = 0; j < V; ++j) Turn(c[j], s[j], v[2 * j], v[2 * j + 1]);
@@ -204,12 +187,12 @@ struct QkvUnit {
   }
 };
 
-// Grid [tokens, units of q + k + v]. Dynamic shared memory: the staged unit, then its groups. V is
-// 1, or 16 bytes of T where every width, stride and pointer allows it.
+// Grid [tokens, units of q + k + v]. Dynamic shared memory: kQkvPartials floats, the staged unit,
+// its groups. V is 1, or 16 bytes of T where every width, stride and pointer allows it.
 template <typename T, typename C, int V>
 __global__ void __launch_bounds__(kQkvMaxThreads) QkvKernel(QkvRows a, QkvPlan plan) {
-  DYN_SHARED(char, shared);
-  __shared__ float partial[32];
+  DYN_SHARED(float, partial);
+  char* shared = reinterpret_cast<char*>(partial + kQkvPartials);
   const int64_t token = blockIdx.x;
   const int before_k = plan.units[0], before_v = before_k + plan.units[1];
   const int y = static_cast<int>(blockIdx.y), part = (y >= before_k) + (y >= before_v);
@@ -232,8 +215,7 @@ __global__ void __launch_bounds__(kQkvMaxThreads) QkvKernel(QkvRows a, QkvPlan p
     if (plan.staged) {
       T* stage = reinterpret_cast<T*>(shared);
       for (int i = threadIdx.x * V; i < n; i += blockDim.x * V) {
-        *reinterpret_cast<QkvPack<T, V>*>(stage + i) =
-            *reinterpret_cast<const QkvPack<T, V>*>(source + i);
+        StoreVector(LoadVector<V>(source + i), stage + i);
       }
       source = stage;
       __syncthreads();

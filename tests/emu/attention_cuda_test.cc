@@ -3,7 +3,7 @@
 // context alone: not on the batch, the blocks of the cache, or where the splits are merged.
 #include <string>
 
-#include "paged_test.h"
+#include "emu/paged_test.h"
 
 namespace normserve::kernels {
 namespace {
@@ -127,6 +127,9 @@ struct World {
   }
   void ExpectRight(const std::vector<Token>& tokens, bool scratch = true) const {
     const std::vector<A> got = Attend(tokens, scratch);
+    const OrderScope scope(true);
+    const std::vector<A> reversed = Attend(tokens, scratch);
+    EXPECT_TRUE(SameBits(got, reversed)) << "group " << s.group << " dim " << s.dim;
     for (size_t t = 0; t < tokens.size(); ++t) {
       for (int64_t h = 0; h < Heads(); ++h) {
         const std::vector<double> want = Want(tokens[t], h);
@@ -213,20 +216,22 @@ TYPED_TEST(AttentionCuda, OtherSequencesAndBlocksChangeNoBit) {
   }
 }
 
-// So many tokens that neighbours share a block, whose sequences and contexts may differ.
+// So many tokens that four (two) share a block, whose sequences and contexts may differ.
 TYPED_TEST(AttentionCuda, NeighboursThatShareABlockChangeNoBit) {
   using A = typename TypeParam::Act;
   using W = World<A, typename TypeParam::Cache>;
-  for (const int64_t group : {1, 3, 4}) {
+  for (const int64_t group : {1, 3}) {
     W world({group, 16, 8, 16}, {80, 40, 520}, {1, 2, 3}, 9);
     std::vector<Token> tokens;
     for (int32_t p = 0; p < 75; ++p) tokens.push_back({0, p});
     for (int32_t p = 509; p < 520; p += 2) tokens.push_back({2, p});
     for (int32_t p = 39; p >= 0; p -= 3) tokens.push_back({static_cast<size_t>(p % 2), p});
-    while (tokens.size() < 267) tokens.push_back({0, static_cast<int32_t>(tokens.size() % 80)});
+    while (tokens.size() < 133) tokens.push_back({0, static_cast<int32_t>(tokens.size() % 80)});
     const std::vector<A> clean = world.Attend(tokens);
-    const std::vector<A> merged_in_place = world.Attend(tokens, false);
-    EXPECT_TRUE(SameBits(clean.data(), merged_in_place.data(), clean.size()));
+    {
+      const OrderScope scope(true);
+      EXPECT_TRUE(SameBits(clean, world.Attend(tokens, false)));
+    }
     const std::vector<Token> some(tokens.begin() + 68, tokens.begin() + 90);
     const size_t row = clean.size() / tokens.size();
     world.ExpectSameAlone(some, {clean.begin() + 68 * row, clean.begin() + 90 * row});

@@ -92,6 +92,9 @@ inline __half2 __floats2half2_rn(float a, float b) { return {a, b}; }
 // Arithmetic and memory.
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
+// Never fused into one rounding: the target is built with -ffp-contract=off.
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fdividef(float a, float b) { return a / b; }
 template <class T>
 T __ldg(const T* p) {

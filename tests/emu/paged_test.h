@@ -7,21 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
 #include <vector>
 
+#include "emu/emu_rows.h"
 #include "kernels/cuda_rows.h"
 #include "kernels/device.cuh"
 
 namespace normserve::kernels {
-
-template <typename T>
-constexpr RowType kRowTypeOf = RowType::kFloat32;
-template <>
-inline constexpr RowType kRowTypeOf<__nv_bfloat16> = RowType::kBFloat16;
-template <>
-inline constexpr RowType kRowTypeOf<__half> = RowType::kFloat16;
 
 // What one rounding to T may add to the relative error.
 template <typename T>

@@ -2,7 +2,7 @@
 // QkvRowsCuda against loops in double: norms of every grouping, both pairings, strides, slots.
 #include <string>
 
-#include "paged_test.h"
+#include "emu/paged_test.h"
 
 namespace normserve::kernels {
 namespace {
@@ -155,11 +155,23 @@ void CheckToken(const Call<T, C>& before, const Call<T, C>& after, int64_t t) {
 }
 
 template <typename T, typename C>
+void ExpectSame(const Call<T, C>& a, const Call<T, C>& b) {
+  EXPECT_TRUE(SameBits(a.qkv.data(), b.qkv.data(), a.qkv.size())) << a.c.Name();
+  EXPECT_TRUE(SameBits(a.k_cache.data(), b.k_cache.data(), a.k_cache.size())) << a.c.Name();
+  EXPECT_TRUE(SameBits(a.v_cache.data(), b.v_cache.data(), a.v_cache.size())) << a.c.Name();
+}
+
+template <typename T, typename C>
 void Check(const Case& c) {
   constexpr int64_t kTokens = 6;
   const Call<T, C> before(c, kTokens);
-  Call<T, C> after(c, kTokens);
+  Call<T, C> after(c, kTokens), reversed(c, kTokens);
   after.Run();
+  {
+    const OrderScope scope(true);
+    reversed.Run();
+  }
+  ExpectSame(after, reversed);
   int64_t written = 0;
   for (int64_t t = 0; t < kTokens; ++t) {
     CheckToken(before, after, t);
@@ -235,9 +247,7 @@ TYPED_TEST(QkvCuda, ATokenAloneHasTheSameBits) {
       one.slots += t;
       QkvRowsCuda(one, 1, nullptr);
     }
-    EXPECT_TRUE(SameBits(alone.qkv.data(), batch.qkv.data(), batch.qkv.size()));
-    EXPECT_TRUE(SameBits(alone.k_cache.data(), batch.k_cache.data(), batch.k_cache.size()));
-    EXPECT_TRUE(SameBits(alone.v_cache.data(), batch.v_cache.data(), batch.v_cache.size()));
+    ExpectSame(alone, batch);
     // Nor does the path that loads element by element change a bit.
     Banded<T> moved(batch.qkv.size(), 1);
     std::copy_n(unaligned.qkv.data(), moved.size(), moved.data());
