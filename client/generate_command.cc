@@ -19,7 +19,7 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options)
   v1::GenerateRequest request;
   request.set_model(options.connection.model);
   NS_RETURN_IF_ERROR(ApplyRequestFlags(options.request, &request));
-  if (!options.token_ids.empty()) {
+  if (options.has_token_ids) {
     NS_ASSIGN_OR_RETURN(const auto ids, ParseTokenIds("--token-ids", options.token_ids));
     request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
   } else if (options.has_prompt) {
@@ -88,7 +88,10 @@ CLI::App* AddGenerateCommand(CLI::App* app, GenerateOptions* options) {
   command->add_flag("--unary", options->unary, "call Generate instead of GenerateStream");
   AddConnectionFlags(command, &options->connection);
   AddRequestFlags(command, &options->request);
-  command->callback([options, prompt] { options->has_prompt = prompt->count() > 0; });
+  command->callback([options, prompt, ids] {
+    options->has_prompt = prompt->count() > 0;
+    options->has_token_ids = ids->count() > 0;
+  });
   return command;
 }
 

@@ -17,6 +17,7 @@ struct GenerateOptions {
   std::string file;       // else read from here; "-" or empty is standard input
   std::string token_ids;  // "1,2,3" instead of text
   bool has_prompt = false;
+  bool has_token_ids = false;
   bool json = false;   // one object at the end instead of the text as it comes
   bool unary = false;  // call Generate instead of GenerateStream
 };

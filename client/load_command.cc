@@ -133,7 +133,8 @@ absl::Status Publish(const LoadOptions& options, const LoadReport& report,
     file << json.dump(1) << "\n";
     file.close();
     if (!file) {
-      return absl::UnavailableError(absl::StrCat("cannot write file '", options.json_file, "'"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("--json-out: cannot write file '", options.json_file, "'"));
     }
   }
   if (report.succeeded == 0) return NothingSucceeded(report);

@@ -60,9 +60,16 @@ def test_generate_without_a_tokenizer_prints_ids(server):
     assert result.returncode == 0 and result.stdout.split() == [str(i) for i in expected.token_ids]
 
 
+def test_a_report_that_cannot_be_written_is_named(server):
+    result = client(server, "load", "--model", "bhyt", "--requests", 1, "--json-out", "/nobody/here")
+    assert result.returncode == 1
+    assert "FAILED_PRECONDITION: --json-out: cannot write file '/nobody/here'" in result.stderr
+
+
 @pytest.mark.parametrize("arguments,code", [
     (["generate", "x", "--model", "nobody"], "NOT_FOUND"),
     (["generate", "x", "--model", "bhyt", "--top-p", "3"], "INVALID_ARGUMENT"),
+    (["generate", "--model", "bhyt", "--token-ids", ""], "INVALID_ARGUMENT"),
     (["generate", "x", "--model", "bare"], "FAILED_PRECONDITION"),
     (["generate", "x", "--model", "bhyt", "--json", "--unary", "--top-k", "5", "--min-p", "7"], "INVALID_ARGUMENT"),
     (["generate", "--model", "bhyt", "--file", "/does/not/exist"], "NOT_FOUND"),

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -16,6 +17,7 @@ SERVER = """#!{python}
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 pathlib.Path(os.environ["ARGUMENTS"]).write_text(" ".join(sys.argv[1:]))
+pathlib.Path(os.environ["ARGUMENTS"] + ".pid").write_text(str(os.getpid()))
 print("a line of the log", file=sys.stderr, flush=True)
 if os.environ["SERVER"] == "fails":
     sys.exit(1)
@@ -65,6 +67,8 @@ def _demo(tmp_path):
             process.terminate()
             process.wait(60)
     assert not list((tmp_path / "tmp").iterdir()), "the demo left files behind"
+    pid = tmp_path / "arguments.pid"
+    assert not pid.exists() or not pathlib.Path("/proc", pid.read_text()).exists(), "the demo left its server behind"
 
 
 def read_until(process, words):
@@ -92,6 +96,32 @@ def test_a_stop_before_it_serves_is_not(demo, sig, code):
     process.send_signal(sig)
     process.communicate(timeout=60)
     assert process.returncode == code
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_whose_message_nobody_reads_ends_the_server(demo, sig):
+    process = demo("serves")
+    read_until(process, "serving until Ctrl-C")
+    process.stdout.close()
+    process.send_signal(sig)
+    process.wait(60)
+
+
+def test_output_that_nobody_reads_ends_demo_and_server(demo):
+    process = demo("serves")
+    read_until(process, "starting the server")
+    process.stdout.close()
+    process.wait(60)
+    assert process.returncode != 0
+
+
+def test_many_stops_at_once_end_the_server(demo):
+    process = demo("serves")
+    read_until(process, "serving until Ctrl-C")
+    for _ in range(6):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    process.communicate(timeout=60)
 
 
 def test_once_ends_by_itself(demo):
