@@ -224,7 +224,7 @@ TYPED_TEST(AttentionCuda, NeighboursThatShareABlockChangeNoBit) {
     W world({group, 16, 8, 16}, {80, 40, 520}, {1, 2, 3}, 9);
     std::vector<Token> tokens;
     for (int32_t p = 0; p < 75; ++p) tokens.push_back({0, p});
-    for (int32_t p = 509; p < 520; p += 2) tokens.push_back({2, p});
+    for (int32_t p = 513; p < 520; ++p) tokens.push_back({2, p});
     for (int32_t p = 39; p >= 0; p -= 3) tokens.push_back({static_cast<size_t>(p % 2), p});
     while (tokens.size() < 133) tokens.push_back({0, static_cast<int32_t>(tokens.size() % 80)});
     const std::vector<A> clean = world.Attend(tokens);
