@@ -79,6 +79,7 @@ void QkvOp(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
                 "cos_sin: expected [positions, ", head_dim, "]");
     rows.cos_sin = CheckFloats("cos_sin", *cos_sin, cos_sin->numel());
     rows.cos_sin_stride = head_dim;
+    rows.cos_sin_positions = cos_sin->size(0);
     const int32_t* at = HostInts(positions);
     for (int64_t t = 0; at != nullptr && t < tokens; ++t) {
       TORCH_CHECK(at[t] >= 0 && at[t] < cos_sin->size(0), "positions[", t, "]: ", at[t],

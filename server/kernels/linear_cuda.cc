@@ -4,7 +4,9 @@
 // Quantised weights have no kernel here yet and are refused.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mv.h>
 #include <c10/util/Exception.h>
 
 #include "kernels/cuda_rows.h"
@@ -39,7 +41,11 @@ at::Tensor PackWeightOp(const at::Tensor& weight, int64_t format) {
 // x W^T in y's dtype, summed in float32.
 at::Tensor Product(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
 #if defined(NORMSERVE_CUDA_EMULATED)
-  return at::mm(x.to(at::kFloat), weight.to(at::kFloat).t()).to(dtype);
+  // Row by row, so that no row's bits depend on how many there are.
+  const at::Tensor w = weight.to(at::kFloat);
+  at::Tensor y = at::empty({x.size(0), w.size(0)}, w.options());
+  for (int64_t row = 0; row < x.size(0); ++row) y[row].copy_(at::mv(w, x[row].to(at::kFloat)));
+  return y.to(dtype);
 #else
   if (x.scalar_type() != weight.scalar_type()) {  // float32 activations: for checks, not for speed
     return at::mm(x.to(at::kFloat), weight.to(at::kFloat).t()).to(dtype);
