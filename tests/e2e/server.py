@@ -41,6 +41,7 @@ class Server:
     """with Server({"name": folder}, "--flag", value) as server: ...   One process on free ports.
 
     wait=False: the block begins as soon as the process listens, with its models still to be loaded.
+    NORMSERVE_TEST_DEVICE=cuda-emulated in the environment runs the tests on the emulated CUDA kernels.
     """
 
     def __init__(self, models, *flags, env=None, start_timeout=120, wait=True):
@@ -48,8 +49,8 @@ class Server:
         self._folder = tempfile.TemporaryDirectory(prefix="normserve-e2e-")
         folder = pathlib.Path(self._folder.name)
         self.ready_file, self.log_file = folder / "ready.json", folder / "log"
-        self.command = [str(BINARY), "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--device", "cpu",
-                        "--ready-file", str(self.ready_file), *map(str, flags)]
+        self.command = [str(BINARY), "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0",
+                        "--device", os.environ.get("NORMSERVE_TEST_DEVICE", "cpu"), "--ready-file", str(self.ready_file), *map(str, flags)]
         for name, path in self.models.items():
             self.command += ["--model", f"{name}={path}"]
         self._env = {**os.environ, **(env or {})}
