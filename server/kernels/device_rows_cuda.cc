@@ -2,8 +2,6 @@
 // The row kernels on a CUDA device, put on the current stream.
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-
 #include "kernels/cuda_rows.h"
 #include "kernels/cuda_stream.h"
 #include "kernels/device_rows.h"
@@ -28,9 +26,12 @@ void RunQkvRows(const QkvRows& args, int64_t tokens) {
 void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_context) {
   if (tokens == 0) return;
   const int64_t floats = AttentionScratchFloats(args, tokens, max_context);
-  // From the caching allocator: no call to the driver once a step of this size has run.
-  at::Tensor scratch = at::empty({std::max<int64_t>(floats, 1)}, at::device(kCudaDevice).dtype(at::kFloat));
-  AttentionRowsCuda(args, tokens, max_context, scratch.data_ptr<float>(), CurrentStream());
+  // Without any, blocks merge their splits themselves. From the caching allocator: no call to the driver once a
+  // step of this size has run.
+  at::Tensor scratch;
+  if (floats > 0) scratch = at::empty({floats}, at::device(kCudaDevice).dtype(at::kFloat));
+  AttentionRowsCuda(args, tokens, max_context, floats > 0 ? scratch.data_ptr<float>() : nullptr,
+                    CurrentStream());
 }
 
 const int32_t* HostInts(const at::Tensor& t) {
