@@ -45,16 +45,16 @@ CacheRequest SmallModel() {
   request.block_size = 32;
   request.max_context_tokens = 500;
   request.max_running = 4;
-  request.free_bytes = uint64_t{1} << 30;
+  ShareMainMemory(uint64_t{1} << 30, 0, &request);
   return request;
 }
 
 TEST(CacheSizeTest, TheDefaultIsWhatRunsAtOnceWithinAQuarterOfFreeMemory) {
   CacheRequest request = SmallModel();
   EXPECT_EQ(*CacheBlocks(request), 64u);  // 4 contexts of 16 blocks
-  request.free_bytes = 4 * 10 * 32 * 1024;
+  ShareMainMemory(4 * 10 * 32 * 1024, 0, &request);
   EXPECT_EQ(*CacheBlocks(request), 10u);
-  request.free_bytes = 1000;
+  ShareMainMemory(1000, 0, &request);
   EXPECT_FALSE(CacheBlocks(request).ok());
 }
 
