@@ -95,6 +95,16 @@ inline float __expf(float x) { return std::exp(x); }
 // Never fused into one rounding: the target is built with -ffp-contract=off.
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline uint32_t __float_as_uint(float v) {
+  uint32_t bits;
+  std::memcpy(&bits, &v, sizeof(bits));
+  return bits;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float v;
+  std::memcpy(&v, &bits, sizeof(v));
+  return v;
+}
 inline float __fdividef(float a, float b) { return a / b; }
 template <class T>
 T __ldg(const T* p) {

@@ -21,7 +21,7 @@ ALLOWED = {
     "kernels": ["base/", "kernels/"],
     "norm": ["base/", "norm/", "kernels/ops.h", "kernels/norm_rows.h"],
     "model": ["base/", "model/", "norm/", "kernels/ops.h", "kernels/large_pages.h", "kernels/norm_rows.h"],
-    "engine": ["base/", "engine/", "scheduler/", "text/", "kernels/row_softmax.h"],
+    "engine": ["base/", "engine/", "scheduler/", "text/", "kernels/row_softmax.h", "kernels/sample_rows.h"],
     "rpc": ["base/", "rpc/", "engine/engine.h", "engine/request.h", "text/", "normserve/v1/"],
     "app": ["base/", "text/", "scheduler/", "metrics/", "kernels/", "norm/", "model/", "engine/", "rpc/",
             "app/", "normserve/v1/"],
@@ -38,7 +38,8 @@ TORCH = re.compile(r"^(torch|ATen|c10)/")
 TORCH_FOLDERS = {"kernels", "norm", "model", "app"}
 TORCH_FILES = {"engine/model_runner"}
 # Of kernels: these are row loops on plain pointers, which the engine links without LibTorch.
-TORCH_FREE_FILES = {"kernels/row_softmax", "kernels/thread_pool", "kernels/norm_rows", "kernels/norm_math"}
+TORCH_FREE_FILES = {"kernels/row_softmax", "kernels/thread_pool", "kernels/norm_rows", "kernels/norm_math",
+                    "kernels/sample_rows"}
 
 OURS = tuple(f"{folder}/" for folder in ALLOWED) + ("normserve/v1/",)
 
