@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "block_scheduler.h"
+#include "launched_kernels.h"
 
 #define NORMSERVE_CUDA_EMULATED 1
 
@@ -173,5 +174,6 @@ inline int __any_sync(unsigned mask, int predicate) {
 template <class... P, class... A>
 inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
                    A&&... args) {
+  emu::NoteLaunch(reinterpret_cast<void*>(kernel));
   emu::Current().Launch(grid, block, shared_bytes, [&] { kernel(static_cast<P>(args)...); });
 }
