@@ -65,11 +65,13 @@ def main():
     everything = {kernel for kernels in found.values() for kernel in kernels}
     faults = [f"sm_{architecture}: not asked for" for architecture in set(found) - asked]
     for architecture in sorted(asked):
-        missing = everything - set(found[architecture])
-        print(f"sm_{architecture}: {len(set(found[architecture]))} kernels")
-        if missing or not found[architecture]:
-            faults.append(f"sm_{architecture}: no code for {len(missing) or 'any'} of {len(everything)} kernels, "
-                          f"{min(missing, default='')}")
+        kernels = set(found.get(architecture, ()))
+        missing = everything - kernels
+        print(f"sm_{architecture}: {len(kernels)} kernels")
+        if not kernels:
+            faults.append(f"sm_{architecture}: no code for any of {len(everything)} kernels")
+        elif missing:
+            faults.append(f"sm_{architecture}: no code for {len(missing)} of {len(everything)} kernels, {min(missing)}")
     print(*faults, sep="\n", end="\n" if faults else "")
     return 1 if faults else 0
 

@@ -2,6 +2,8 @@
 // The CUDA plugin opens, or says in one sentence what this machine lacks; the server can then go on with the CPU.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "kernels/kernel_plugin.h"
 
 namespace normserve::kernels {
@@ -12,8 +14,6 @@ TEST(CudaPlugin, OpensOrSaysInOneSentenceWhatIsMissing) {
   if (opened.ok()) return;
   EXPECT_EQ(opened.code(), absl::StatusCode::kFailedPrecondition) << opened;
   const std::string message(opened.message());
-  RecordProperty("message", message);
-  std::printf("%s\n", message.c_str());
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   // A symbol that is not there is a fault of the build, not of the machine.
   EXPECT_EQ(message.find("undefined symbol"), std::string::npos) << message;
