@@ -25,6 +25,8 @@ constexpr int64_t kRowsPerPass = 96;
 int64_t PanelsOf(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
 WeightFormat CheckFormat(int64_t format) {
+  TORCH_CHECK(format != static_cast<int64_t>(WeightFormat::kFloat8),
+              "format: 4 (float8) has kernels on CUDA only");
   TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kInt4),
               "format: ", format, ", allowed 0..", static_cast<int64_t>(WeightFormat::kInt4));
   return static_cast<WeightFormat>(format);
@@ -265,6 +267,7 @@ void EmbedCpu(const at::Tensor& ids, const at::Tensor& panels, int64_t format, i
       case WeightFormat::kBFloat16: return run(panels.const_data_ptr<at::BFloat16>());
       case WeightFormat::kInt8: return run(static_cast<const Int8Group*>(panels.const_data_ptr()));
       case WeightFormat::kInt4: return run(static_cast<const Int4Group*>(panels.const_data_ptr()));
+      case WeightFormat::kFloat8: return;  // refused by CheckFormat
     }
   });
 }

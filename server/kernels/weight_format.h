@@ -7,10 +7,11 @@
 
 namespace normserve::kernels {
 
-enum class WeightFormat : int32_t { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kInt4 = 3 };
+// kInt4 has kernels on the CPU only, kFloat8 (e4m3) on CUDA only.
+enum class WeightFormat : int32_t { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kInt4 = 3, kFloat8 = 4 };
 
 constexpr bool IsQuantised(WeightFormat format) {
-  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4;
+  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 || format == WeightFormat::kFloat8;
 }
 
 // Outputs that lie beside each other: one vector load gives the weights of 16 outputs at one input.
@@ -48,5 +49,31 @@ struct Int4Group {
 };
 
 static_assert(sizeof(Int8Group) == 544 && sizeof(Int4Group) == 320, "no padding inside");
+
+// The CUDA kernels read a weight output by output, each a row of bytes that begins at a multiple of 16:
+//   kFloat32, kBFloat16   the values, [N, K]
+//   kInt8                 q of every input, zeros up to whole groups, then one bfloat16 scale per group
+//   kFloat8               the e4m3 code of every input, zeros up to 16, then one float32 scale
+// w = scale * q in both quantised ones. The int8 values and scales are those of Int8Group.
+constexpr int64_t kFloat8Pack = 16;
+
+constexpr int64_t RoundedUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Where a quantised row's scales begin, in bytes.
+constexpr int64_t RowScalesAt(WeightFormat format, int64_t inputs) {
+  return RoundedUp(inputs, format == WeightFormat::kInt8 ? kGroup : kFloat8Pack);
+}
+
+// Bytes of one row, 0 for a format that CUDA does not have. Only quantised ones are padded.
+constexpr int64_t LinearRowBytes(WeightFormat format, int64_t inputs) {
+  switch (format) {
+    case WeightFormat::kFloat32: return 4 * inputs;
+    case WeightFormat::kBFloat16: return 2 * inputs;
+    case WeightFormat::kInt8: return RoundedUp(RowScalesAt(format, inputs) + 2 * GroupsOf(inputs), 16);
+    case WeightFormat::kFloat8: return RowScalesAt(format, inputs) + 16;
+    case WeightFormat::kInt4: return 0;
+  }
+  return 0;
+}
 
 }  // namespace normserve::kernels
