@@ -11,6 +11,7 @@
 #include "kernels/norm_rows.h"
 #include "kernels/qkv_rows.h"
 #include "kernels/sample_rows.h"
+#include "kernels/weight_format.h"
 
 struct CUstream_st;
 
@@ -36,9 +37,54 @@ int64_t AttentionScratchFloats(const AttentionRows& args, int64_t tokens, int64_
 void AttentionRowsCuda(const AttentionRows& args, int64_t tokens, int64_t max_context, float* scratch,
                        CudaStream stream);
 
+// linear.cu. y = x W^T + bias, for few rows; a row's bits depend on that row alone, not on `rows`. x is float32
+// or bfloat16. No output may be x: other blocks still read it.
+struct CudaLinearRows {
+  RowType x_type = RowType::kFloat32;
+  RowType y_type = RowType::kFloat32;
+  WeightFormat format = WeightFormat::kFloat32;  // not kInt4
+  const void* weight = nullptr;  // [outputs] rows as in weight_format.h
+  int64_t weight_stride = 0;     // bytes
+  const float* bias = nullptr;   // [outputs], or null
+  const void* x = nullptr;       // [rows, inputs]
+  int64_t x_stride = 0;
+  void* y = nullptr;  // [rows, outputs]; not written with a residual
+  int64_t y_stride = 0;
+  int64_t inputs = 0;
+  int64_t outputs = 0;
+  // With a residual: h += y rounded to y_type, next_y = next(h), both of y_type: the same bits as this and then
+  // ResidualRowsCuda.
+  bool has_residual = false;
+  bool has_next = false;
+  void* h = nullptr;  // [rows, outputs]
+  int64_t h_stride = 0;
+  RowNorm next;
+  const float* row_stat = nullptr;  // [rows], where next's statistic is carried
+  void* next_y = nullptr;           // [rows, outputs]
+  int64_t next_y_stride = 0;
+};
+inline constexpr int64_t kMaxLinearRows = 16;
+// Whether `next` can follow in the same pass: it has no statistic, or a carried one. To measure one takes the
+// whole row, which no block has.
+bool LinearTakesResidual(const RowNorm& next);
+void LinearRowsCuda(const CudaLinearRows& args, int64_t rows, CudaStream stream);
+
+// widen.cu. A quantised weight's values, scale * q, rounded to out_type.
+struct WidenRows {
+  WeightFormat format = WeightFormat::kInt8;  // or kFloat8
+  RowType out_type = RowType::kBFloat16;
+  const void* weight = nullptr;  // as above
+  int64_t weight_stride = 0;     // bytes
+  void* out = nullptr;           // [rows, inputs], packed
+  int64_t inputs = 0;
+};
+void WidenWeightCuda(const WidenRows& args, int64_t rows, CudaStream stream);
+
 // gather.cu. out[t] = scale * table[ids[t]] (+ positions_table[positions[t]]), rounded once.
 struct EmbedRows {
   RowType table_type = RowType::kFloat32;
+  // kInt8 or kFloat8: the table is a weight in that format, as linear.cu has it, and table_type means nothing.
+  WeightFormat table_format = WeightFormat::kFloat32;
   RowType out_type = RowType::kFloat32;
   const void* table = nullptr;     // [vocabulary, width]
   const int32_t* ids = nullptr;    // [tokens]
@@ -50,6 +96,7 @@ struct EmbedRows {
   int64_t width = 0;
 };
 void EmbedRowsCuda(const EmbedRows& args, int64_t tokens, CudaStream stream);
+void EmbedQuantisedCuda(const EmbedRows& args, int64_t tokens, CudaStream stream);  // widen.cu; its part of that
 
 // out[r] = x[rows[r]].
 struct GatherArgs {

@@ -12,6 +12,7 @@
 #include "kernels/activate_rows.h"
 #include "kernels/attention_rows.h"
 #include "kernels/norm_rows.h"
+#include "kernels/op_args.h"
 #include "kernels/qkv_rows.h"
 
 // Registers operators under a key that is a macro itself.
@@ -25,6 +26,13 @@ void RunActivateRows(const ActivateRows& args, int64_t rows);
 void RunQkvRows(const QkvRows& args, int64_t tokens);
 // `max_context` is the number of positions that the block tables can name.
 void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_context);
+
+// The Linear operator (linear_cpu.cc, linear_cuda.cc), and the same with h += y; y = next(h) of `residual` in one
+// pass: false, and nothing done, where the device has no such pass for these rows or this norm.
+void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+               const MaybeTensor& bias, const at::Tensor& y);
+bool RunLinearResidual(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+                       const MaybeTensor& bias, const ResidualRows& residual);
 
 // The values of an int32 vector, for checks before a kernel runs: null where the host cannot read them.
 const int32_t* HostInts(const at::Tensor& t);

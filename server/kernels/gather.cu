@@ -49,6 +49,7 @@ void Gather(const GatherArgs& a, int64_t count, CudaStream stream) {
 
 void EmbedRowsCuda(const EmbedRows& args, int64_t tokens, CudaStream stream) {
   if (tokens == 0) return;
+  if (IsQuantised(args.table_format)) return EmbedQuantisedCuda(args, tokens, stream);
   switch (args.table_type) {
     case RowType::kFloat32: return EmbedFrom<float>(args, tokens, stream);
     case RowType::kBFloat16: return EmbedFrom<__nv_bfloat16>(args, tokens, stream);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/device_rows.h"
 #include "kernels/large_pages.h"
 #include "kernels/linear_rows.h"
 #include "kernels/op_args.h"
@@ -153,40 +154,6 @@ void LinearPass(const LinearRows& rows, float* packed) {
            [&](int64_t begin, int64_t end) { run(rows, inputs, begin, end); });
 }
 
-void LinearCpu(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
-               const MaybeTensor& bias, const at::Tensor& y) {
-  LinearRows rows;
-  rows.format = CheckFormat(format);
-  rows.n = out_features;
-  rows.k = x.size(-1);
-  CheckPanels(panels, rows.format, rows.n, rows.k);
-  rows.x_type = CheckActivations("x", x, x.size(0), rows.k);
-  rows.y_type = CheckActivations("y", y, x.size(0), rows.n);
-  rows.panels = panels.const_data_ptr();
-  rows.x_stride = x.stride(0);
-  rows.y_stride = y.stride(0);
-  rows.narrow = SplitsWideVectors();
-  if (bias.has_value()) rows.bias = CheckFloats("bias", *bias, rows.n);
-  const int64_t total = x.size(0);
-  const int64_t pass = std::min(total, kRowsPerPass);
-  const size_t scratch = static_cast<size_t>(PackedInputFloats(rows.format, pass, rows.k));
-  std::unique_ptr<float[]> own;
-  float* packed = nullptr;
-  if (ThreadPool* pool = CurrentPool()) {
-    packed = pool->Scratch(scratch);
-  } else {
-    own.reset(new float[scratch]);
-    packed = own.get();
-  }
-  const int64_t x_row = x.element_size() * rows.x_stride, y_row = y.element_size() * rows.y_stride;
-  for (int64_t first = 0; first < total; first += pass) {
-    rows.rows = std::min(pass, total - first);
-    rows.x = static_cast<const char*>(x.const_data_ptr()) + first * x_row;
-    rows.y = static_cast<char*>(y.data_ptr()) + first * y_row;
-    LinearPass(rows, packed);
-  }
-}
-
 struct EmbedRows {
   const int32_t* ids;
   const int32_t* positions;  // null: none
@@ -291,9 +258,48 @@ void GatherRowsCpu(const at::Tensor& x, const at::Tensor& rows, const at::Tensor
 
 }  // namespace
 
+void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+               const MaybeTensor& bias, const at::Tensor& y) {
+  LinearRows rows;
+  rows.format = CheckFormat(format);
+  rows.n = out_features;
+  rows.k = x.size(-1);
+  CheckPanels(panels, rows.format, rows.n, rows.k);
+  rows.x_type = CheckActivations("x", x, x.size(0), rows.k);
+  rows.y_type = CheckActivations("y", y, x.size(0), rows.n);
+  rows.panels = panels.const_data_ptr();
+  rows.x_stride = x.stride(0);
+  rows.y_stride = y.stride(0);
+  rows.narrow = SplitsWideVectors();
+  if (bias.has_value()) rows.bias = CheckFloats("bias", *bias, rows.n);
+  const int64_t total = x.size(0);
+  const int64_t pass = std::min(total, kRowsPerPass);
+  const size_t scratch = static_cast<size_t>(PackedInputFloats(rows.format, pass, rows.k));
+  std::unique_ptr<float[]> own;
+  float* packed = nullptr;
+  if (ThreadPool* pool = CurrentPool()) {
+    packed = pool->Scratch(scratch);
+  } else {
+    own.reset(new float[scratch]);
+    packed = own.get();
+  }
+  const int64_t x_row = x.element_size() * rows.x_stride, y_row = y.element_size() * rows.y_stride;
+  for (int64_t first = 0; first < total; first += pass) {
+    rows.rows = std::min(pass, total - first);
+    rows.x = static_cast<const char*>(x.const_data_ptr()) + first * x_row;
+    rows.y = static_cast<char*>(y.data_ptr()) + first * y_row;
+    LinearPass(rows, packed);
+  }
+}
+
+bool RunLinearResidual(const at::Tensor&, const at::Tensor&, int64_t, int64_t, const MaybeTensor&,
+                       const ResidualRows&) {
+  return false;  // nothing to gain: the CPU starts no kernels, and h is in its cache
+}
+
 TORCH_LIBRARY_IMPL(normserve, CPU, m) {
   m.impl("pack_weight", PackWeightCpu);
-  m.impl("linear", LinearCpu);
+  m.impl("linear", RunLinear);
   m.impl("embed", EmbedCpu);
   m.impl("gather_rows", GatherRowsCpu);
 }

@@ -1,71 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
-// PackWeight, Linear, Embed and GatherRows on a CUDA device: weights stay as they are, [N, K], and products are
-// cuBLAS's, through LibTorch. Under NORMSERVE_CUDA_EMULATED a product in float32 on the CPU stands in for it.
-// Quantised weights have no kernel here yet and are refused.
+// Linear, LinearResidualNorm's one pass, Embed and GatherRows on a CUDA device. Few rows are our own kernel's
+// (linear.cuh), more are cuBLAS's through LibTorch, for which a quantised weight is widened first. Under
+// NORMSERVE_CUDA_EMULATED all rows are our kernel's.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/mv.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
 
 #include "kernels/cuda_rows.h"
 #include "kernels/cuda_stream.h"
 #include "kernels/device_rows.h"
+#include "kernels/linear_cuda.h"
 #include "kernels/op_args.h"
 #include "kernels/weight_format.h"
 
 namespace normserve::kernels {
 namespace {
 
-at::ScalarType DtypeOf(int64_t format) {
-  TORCH_CHECK(format == static_cast<int64_t>(WeightFormat::kFloat32) ||
-                  format == static_cast<int64_t>(WeightFormat::kBFloat16),
-              "format: ", format, ", on this device allowed 0 (float32) and 1 (bfloat16)");
-  return format == static_cast<int64_t>(WeightFormat::kFloat32) ? at::kFloat : at::kBFloat16;
-}
-
-void CheckWeight(const at::Tensor& weight, int64_t format, int64_t n, int64_t k) {
-  TORCH_CHECK(weight.dim() == 2 && weight.is_contiguous() && weight.size(0) == n && weight.size(1) == k &&
-                  weight.scalar_type() == DtypeOf(format),
-              "panels: expected packed ", DtypeOf(format), " [", n, ", ", k, "], got ",
-              weight.scalar_type(), " ", weight.sizes());
-}
-
-// A tensor of the caller's own, never a view of the checkpoint's mapped file.
-at::Tensor PackWeightOp(const at::Tensor& weight, int64_t format) {
-  TORCH_CHECK(weight.dim() == 2, "weight: expected [N, K], got ", weight.sizes());
-  return weight.to(DtypeOf(format), /*non_blocking=*/false, /*copy=*/true).contiguous();
-}
-
-// x W^T in y's dtype, summed in float32.
-at::Tensor Product(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
+// Whether a product of so many rows is our kernel's, by which a row's bits depend on that row alone. cuBLAS, and
+// so a row among many, sums in another order.
+constexpr bool TakesRowKernel([[maybe_unused]] int64_t rows) {
 #if defined(NORMSERVE_CUDA_EMULATED)
-  // Row by row, so that no row's bits depend on how many there are.
-  const at::Tensor w = weight.to(at::kFloat);
-  at::Tensor y = at::empty({x.size(0), w.size(0)}, w.options());
-  for (int64_t row = 0; row < x.size(0); ++row) y[row].copy_(at::mv(w, x[row].to(at::kFloat)));
-  return y.to(dtype);
+  return true;
 #else
+  return rows <= kMaxLinearRows;
+#endif
+}
+
+// The tensor that PackWeight makes of a [n, k] weight.
+WeightFormat CheckWeight(const at::Tensor& weight, int64_t format_number, int64_t n, int64_t k) {
+  const WeightFormat format = CheckCudaFormat(format_number);
+  const at::ScalarType dtype = IsQuantised(format)                   ? at::kByte
+                               : format == WeightFormat::kBFloat16 ? at::kBFloat16
+                                                                    : at::kFloat;
+  const int64_t width = IsQuantised(format) ? LinearRowBytes(format, k) : k;
+  TORCH_CHECK(weight.dim() == 2 && weight.is_contiguous() && weight.size(0) == n && weight.size(1) == width &&
+                  weight.scalar_type() == dtype,
+              "panels: expected packed ", dtype, " [", n, ", ", width, "], got ", weight.scalar_type(), " ",
+              weight.sizes());
+  return format;
+}
+
+// A quantised weight in x's dtype.
+at::Tensor Widened(const at::Tensor& weight, WeightFormat format, const at::Tensor& x) {
+  at::Tensor out = at::empty({weight.size(0), x.size(1)}, x.options());
+  WidenRows args;
+  args.format = format;
+  args.out_type = x.scalar_type() == at::kFloat ? RowType::kFloat32 : RowType::kBFloat16;
+  args.weight = weight.const_data_ptr();
+  args.weight_stride = weight.size(1);
+  args.out = out.data_ptr();
+  args.inputs = x.size(1);
+  WidenWeightCuda(args, weight.size(0), CurrentStream());
+  return out;
+}
+
+// x W^T in `dtype`, summed in float32.
+at::Tensor Product(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
   if (x.scalar_type() != weight.scalar_type()) {  // float32 activations: for checks, not for speed
     return at::mm(x.to(at::kFloat), weight.to(at::kFloat).t()).to(dtype);
   }
   return x.scalar_type() == dtype ? at::mm(x, weight.t()) : at::mm(x, weight.t(), dtype);
-#endif
 }
 
-void LinearOp(const at::Tensor& x, const at::Tensor& weight, int64_t format, int64_t out_features,
-              const MaybeTensor& bias, const at::Tensor& y) {
-  CheckActivations("x", x, x.size(0), -1);
-  CheckActivations("y", y, x.size(0), out_features);
-  CheckWeight(weight, format, out_features, x.size(1));
-  if (!bias.has_value()) {
-    y.copy_(Product(x, weight, y.scalar_type()));
-    return;
+// What is the same with and without a residual.
+CudaLinearRows LinearArgs(const at::Tensor& x, const at::Tensor& weight, WeightFormat format,
+                          const MaybeTensor& bias) {
+  CudaLinearRows args;
+  args.x_type = CheckActivations("x", x, x.size(0), -1);
+  args.format = format;
+  args.weight = weight.const_data_ptr();
+  args.weight_stride = weight.stride(0) * weight.element_size();
+  args.x = x.const_data_ptr();
+  args.x_stride = x.stride(0);
+  args.inputs = x.size(1);
+  args.outputs = weight.size(0);
+  if (bias.has_value()) args.bias = CheckFloats("bias", *bias, args.outputs);
+  return args;
+}
+
+// `row` rows further on; null stays null.
+template <typename T>
+T* Forward(T* p, RowType type, int64_t elements) {
+  using Bytes = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return p == nullptr ? p : static_cast<Bytes*>(p) + elements * (type == RowType::kFloat32 ? 4 : 2);
+}
+
+void RunLinearRows(CudaLinearRows args, int64_t rows) {
+  while (rows > 0) {
+    const int64_t some = std::min(rows, kMaxLinearRows);
+    LinearRowsCuda(args, some, CurrentStream());
+    args.x = Forward(args.x, args.x_type, some * args.x_stride);
+    args.y = Forward(args.y, args.y_type, some * args.y_stride);
+    args.h = Forward(args.h, args.y_type, some * args.h_stride);
+    args.next_y = Forward(args.next_y, args.y_type, some * args.next_y_stride);
+    if (args.row_stat != nullptr) args.row_stat += some;
+    rows -= some;
   }
-  CheckFloats("bias", *bias, out_features);
-  // Rounded once, after the bias, as on the CPU.
-  y.copy_(Product(x, weight, at::kFloat) + *bias);
 }
 
 void CheckRange(const char* name, const at::Tensor& t, int64_t end) {
@@ -82,7 +116,7 @@ void EmbedOp(const at::Tensor& ids, const at::Tensor& weight, int64_t format, in
   const int64_t tokens = out.size(0);
   EmbedRows args;
   args.width = out.size(-1);
-  CheckWeight(weight, format, table_rows, args.width);
+  args.table_format = CheckWeight(weight, format, table_rows, args.width);
   args.out_type = CheckActivations("out", out, tokens, args.width);
   args.table_type =
       weight.scalar_type() == at::kFloat ? RowType::kFloat32 : RowType::kBFloat16;
@@ -119,9 +153,40 @@ void GatherRowsOp(const at::Tensor& x, const at::Tensor& rows, const at::Tensor&
 
 }  // namespace
 
+void RunLinear(const at::Tensor& x, const at::Tensor& weight, int64_t format_number, int64_t out_features,
+               const MaybeTensor& bias, const at::Tensor& y) {
+  const WeightFormat format = CheckWeight(weight, format_number, out_features, x.size(-1));
+  CudaLinearRows args = LinearArgs(x, weight, format, bias);
+  args.y_type = CheckActivations("y", y, x.size(0), out_features);
+  args.y = y.data_ptr();
+  args.y_stride = y.stride(0);
+  if (TakesRowKernel(x.size(0))) return RunLinearRows(args, x.size(0));
+  const at::Tensor w = IsQuantised(format) ? Widened(weight, format, x) : weight;
+  // Rounded once, after the bias, as on the CPU.
+  y.copy_(bias.has_value() ? Product(x, w, at::kFloat) + *bias : Product(x, w, y.scalar_type()));
+}
+
+bool RunLinearResidual(const at::Tensor& x, const at::Tensor& weight, int64_t format_number, int64_t out_features,
+                       const MaybeTensor& bias, const ResidualRows& residual) {
+  const bool by_elements = !residual.has_out && (!residual.has_next || LinearTakesResidual(residual.next));
+  if (!by_elements || !TakesRowKernel(x.size(0))) return false;
+  const WeightFormat format = CheckWeight(weight, format_number, out_features, x.size(-1));
+  CudaLinearRows args = LinearArgs(x, weight, format, bias);
+  args.y_type = residual.type;
+  args.has_residual = true;
+  args.has_next = residual.has_next;
+  args.h = residual.h;
+  args.h_stride = residual.h_stride;
+  args.next = residual.next;
+  args.row_stat = residual.row_stat;
+  args.next_y = residual.y;
+  args.next_y_stride = residual.y_stride;
+  RunLinearRows(args, x.size(0));
+  return true;
+}
+
 NORMSERVE_IMPLEMENT_FOR(NORMSERVE_DISPATCH_KEY, m) {
-  m.impl("pack_weight", PackWeightOp);
-  m.impl("linear", LinearOp);
+  m.impl("linear", RunLinear);
   m.impl("embed", EmbedOp);
   m.impl("gather_rows", GatherRowsOp);
 }

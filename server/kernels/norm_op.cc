@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Glue of Norm and ResidualNorm: argument contracts and row pointers, the same for every device.
+// Glue of Norm, ResidualNorm and LinearResidualNorm: argument contracts and row pointers, the same for every device.
 #include <c10/util/Exception.h>
 
 #include "kernels/device_rows.h"
@@ -24,10 +24,10 @@ void NormOf(const at::Tensor& x, Numbers norm, const MaybeTensor& gamma, const M
   RunNormRows(rows, x.size(0));
 }
 
-void ResidualNormOf(const at::Tensor& h, const at::Tensor& delta, Numbers out_norm,
-                     const MaybeTensor& out_gamma, const MaybeTensor& out_beta, Numbers next_norm,
-                     const MaybeTensor& next_gamma, const MaybeTensor& next_beta,
-                     const MaybeTensor& row_stat, const MaybeTensor& y) {
+ResidualRows ResidualArgs(const at::Tensor& h, const at::Tensor& delta, Numbers out_norm,
+                          const MaybeTensor& out_gamma, const MaybeTensor& out_beta, Numbers next_norm,
+                          const MaybeTensor& next_gamma, const MaybeTensor& next_beta,
+                          const MaybeTensor& row_stat, const MaybeTensor& y) {
   ResidualRows rows;
   rows.type = CheckActivations("h", h, h.size(0), -1);
   rows.width = h.size(1);
@@ -53,7 +53,32 @@ void ResidualNormOf(const at::Tensor& h, const at::Tensor& delta, Numbers out_no
     rows.y = y->data_ptr();
     rows.y_stride = y->stride(0);
   }
-  RunResidualRows(rows, h.size(0));
+  return rows;
+}
+
+void ResidualNormOf(const at::Tensor& h, const at::Tensor& delta, Numbers out_norm,
+                    const MaybeTensor& out_gamma, const MaybeTensor& out_beta, Numbers next_norm,
+                    const MaybeTensor& next_gamma, const MaybeTensor& next_beta,
+                    const MaybeTensor& row_stat, const MaybeTensor& y) {
+  RunResidualRows(ResidualArgs(h, delta, out_norm, out_gamma, out_beta, next_norm, next_gamma, next_beta,
+                               row_stat, y),
+                  h.size(0));
+}
+
+void LinearResidualNormOf(const at::Tensor& x, const at::Tensor& panels, int64_t format,
+                          int64_t out_features, const MaybeTensor& bias, const at::Tensor& delta,
+                          const at::Tensor& h, Numbers next_norm, const MaybeTensor& next_gamma,
+                          const MaybeTensor& next_beta, const MaybeTensor& row_stat, const MaybeTensor& y) {
+  const ResidualRows residual = ResidualArgs(h, delta, Numbers(), std::nullopt, std::nullopt, next_norm,
+                                             next_gamma, next_beta, row_stat, y);
+  TORCH_CHECK(x.dim() == 2 && x.size(0) == h.size(0) && out_features == residual.width, "x: expected [",
+              h.size(0), ", K] and a weight of ", residual.width, " outputs, got ", x.sizes(), " and ",
+              out_features);
+  // In one pass, blocks that are done write y while others still read x.
+  TORCH_CHECK(residual.y == nullptr || residual.y != x.const_data_ptr(), "y: must not be x");
+  if (RunLinearResidual(x, panels, format, out_features, bias, residual)) return;
+  RunLinear(x, panels, format, out_features, bias, delta);
+  RunResidualRows(residual, h.size(0));
 }
 
 }  // namespace
@@ -61,6 +86,7 @@ void ResidualNormOf(const at::Tensor& h, const at::Tensor& delta, Numbers out_no
 NORMSERVE_IMPLEMENT_FOR(NORMSERVE_DISPATCH_KEY, m) {
   m.impl("norm", NormOf);
   m.impl("residual_norm", ResidualNormOf);
+  m.impl("linear_residual_norm", LinearResidualNormOf);
 }
 
 }  // namespace normserve::kernels

@@ -27,6 +27,11 @@ using ResidualNormSignature = void(const at::Tensor& h, const at::Tensor& delta,
                                    Numbers next_norm, const MaybeTensor& next_gamma,
                                    const MaybeTensor& next_beta, const MaybeTensor& row_stat,
                                    const MaybeTensor& y);
+using LinearResidualNormSignature =
+    void(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+         const MaybeTensor& bias, const at::Tensor& delta, const at::Tensor& h, Numbers next_norm,
+         const MaybeTensor& next_gamma, const MaybeTensor& next_beta, const MaybeTensor& row_stat,
+         const MaybeTensor& y);
 using QkvSignature = void(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
                           const MaybeTensor& q_beta, Numbers k_norm, const MaybeTensor& k_gamma,
                           const MaybeTensor& k_beta, Numbers v_norm, const MaybeTensor& v_gamma,

@@ -19,6 +19,10 @@ TORCH_LIBRARY(normserve, m) {
       "Tensor? out_beta, float[] next_norm, Tensor? next_gamma, Tensor? next_beta, "
       "Tensor(b!)? row_stat, Tensor(c!)? y) -> ()");
   m.def(
+      "linear_residual_norm(Tensor x, Tensor panels, int format, int out_features, Tensor? bias, "
+      "Tensor(a!) delta, Tensor(b!) h, float[] next_norm, Tensor? next_gamma, Tensor? next_beta, "
+      "Tensor(c!)? row_stat, Tensor(d!)? y) -> ()");
+  m.def(
       "qkv_norm_rotary_write(Tensor(a!) qkv, float[] q_norm, Tensor? q_gamma, Tensor? q_beta, "
       "float[] k_norm, Tensor? k_gamma, Tensor? k_beta, float[] v_norm, Tensor? v_gamma, "
       "Tensor? v_beta, Tensor? cos_sin, int pairs, Tensor positions, Tensor slots, int heads, "
@@ -44,7 +48,8 @@ namespace normserve::kernels {
 namespace {
 
 constexpr const char* kOperators[] = {
-    "normserve::norm",        "normserve::residual_norm", "normserve::qkv_norm_rotary_write",
+    "normserve::norm",        "normserve::residual_norm", "normserve::linear_residual_norm",
+    "normserve::qkv_norm_rotary_write",
     "normserve::paged_attention", "normserve::activate",  "normserve::pack_weight",
     "normserve::linear",      "normserve::embed",         "normserve::gather_rows"};
 
@@ -90,6 +95,16 @@ void ResidualNorm(at::Tensor& h, const at::Tensor& delta, const OptionalNorm& ou
   const NormArguments out(out_norm), next(next_norm);
   op.call(h, delta, out.view(), out.gamma, out.beta, next.view(), next.gamma, next.beta,
           Maybe(row_stat), Maybe(y));
+}
+
+void LinearResidualNorm(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias,
+                        at::Tensor& delta, at::Tensor& h, const OptionalNorm& next_norm,
+                        at::Tensor& row_stat, at::Tensor& y) {
+  static const auto op = Find<LinearResidualNormSignature>("normserve::linear_residual_norm");
+  const Direct direct;
+  const NormArguments next(next_norm);
+  op.call(x, weight.panels, static_cast<int64_t>(weight.format), weight.out_features, Maybe(bias), delta,
+          h, next.view(), next.gamma, next.beta, Maybe(row_stat), Maybe(y));
 }
 
 void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor& cos_sin,

@@ -101,7 +101,7 @@ void Activate(const at::Tensor& x, Activation activation, const OptionalNorm& ga
 
 // A linear layer's weight [N, K] in the kernels' own layout, opaque outside this folder: on CPU panels of
 // 16 outputs, [ceil(N / 16), K, 16] for floating point, [ceil(N / 16), ceil(K / 32), bytes of a group] for
-// quantised weights (see weight_format.h).
+// quantised weights; on CUDA [N, K] or [N, bytes of a row] (see weight_format.h).
 struct PackedWeight {
   at::Tensor panels;
   WeightFormat format = WeightFormat::kFloat32;
@@ -113,10 +113,17 @@ struct PackedWeight {
 PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format);
 
 // y = x W^T + bias. x [tokens, K] act, y [tokens, N] act or float32, bias [N] float32 or undefined.
-// Floating-point weights: each output is one float32 sum over k = 0..K-1 in order. Quantised weights:
+// On CPU: floating-point weights: each output is one float32 sum over k = 0..K-1 in order. Quantised weights:
 // inputs are rounded to 16 bits per group of 32, whose products are summed exactly; the groups are one
 // float32 sum in order. Either way whatever the number of rows.
 void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& y);
+
+// Linear and then ResidualNorm without a norm on its way: delta = x W^T + bias; h += delta; y = N_next(h). The
+// same bits as the two; where the next norm needs no statistic of h (BHyT's second point, DyT), a device may
+// make it in one pass, and then leaves delta, [tokens, N] act, as it was. y is not x.
+void LinearResidualNorm(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias,
+                        at::Tensor& delta, at::Tensor& h, const OptionalNorm& next_norm,
+                        at::Tensor& row_stat, at::Tensor& y);
 
 // out[t] = scale * W[ids[t]] (+ positions_table[positions[t]]). ids [tokens] int32; `table` is packed
 // as for Linear, so that a tied head needs no second copy; positions_table [positions, hidden]

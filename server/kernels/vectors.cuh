@@ -45,5 +45,10 @@ __device__ inline void StoreFloats(const float* v, T* to) {
 inline bool AlignedTo(const void* p, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(bytes < 16 ? bytes : 16) == 0;
 }
+// Whether rows `stride` elements apart stay so.
+template <typename T>
+inline bool AlignedStride(int64_t stride, int64_t bytes) {
+  return stride * static_cast<int64_t>(sizeof(T)) % (bytes < 16 ? bytes : 16) == 0;
+}
 
 }  // namespace normserve::kernels

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four calls of kernels.
+// Three calls of kernels.
 #include "model/attention.h"
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,6 @@ void Attention::Run(const LayerStep& step, const at::Tensor& x) const {
                               step.input.positions, step.input.slots, shape, keys, values);
   kernels::PagedAttention(s.qkv, keys, values, step.input.block_tables, step.input.token_sequence,
                           step.input.positions, parts_.scale, shape, s.attended);
-  kernels::Linear(s.attended, parts_.out.weight, parts_.out.bias, s.delta);
 }
 
 void Attention::SeeProjectionNorms(const LayerStep& step) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Self-attention of one layer: fused projection, norms and rotation on the way into the cache, paged
-// attention, output projection.
+// attention; it holds the output projection.
 #pragma once
 
 #include "model/layer_step.h"
@@ -20,8 +20,10 @@ class Attention {
   };
   explicit Attention(Parts parts) : parts_(std::move(parts)) {}
 
-  // scratch.delta = Attn(x); writes this layer's keys and values. x [tokens, hidden].
+  // scratch.attended = Attn(x) up to the output projection, which the layer makes together with the residual
+  // addition; writes this layer's keys and values. x [tokens, hidden].
   void Run(const LayerStep& step, const at::Tensor& x) const;
+  const PackedLinear& out() const { return parts_.out; }
 
  private:
   void SeeProjectionNorms(const LayerStep& step) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Three calls of kernels.
+// Two calls of kernels.
 #include "model/mlp.h"
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,6 @@ void Mlp::Run(const LayerStep& step, const at::Tensor& x) const {
     if (parts_.up) step.SeeNorm("up", s.gate_up.narrow(1, ffn, ffn), parts_.up);
   }
   kernels::Activate(s.gate_up, parts_.activation, parts_.gate, parts_.up, s.activated);
-  kernels::Linear(s.activated, parts_.out.weight, parts_.out.bias, s.delta);
 }
 
 }  // namespace normserve::model

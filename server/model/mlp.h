@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The feed-forward block of one layer: fused gate and up projection, activation with the norms that
-// stand there, down projection.
+// stand there; it holds the down projection.
 #pragma once
 
 #include "model/layer_step.h"
@@ -19,8 +19,10 @@ class Mlp {
   };
   explicit Mlp(Parts parts) : parts_(std::move(parts)) {}
 
-  // scratch.delta = MLP(x). x [tokens, hidden].
+  // scratch.activated = MLP(x) up to the down projection, which the layer makes together with the residual
+  // addition. x [tokens, hidden].
   void Run(const LayerStep& step, const at::Tensor& x) const;
+  const PackedLinear& out() const { return parts_.out; }
 
  private:
   Parts parts_;

@@ -178,6 +178,7 @@ TEST(QuantisedLinear, RefusesOtherPanels) {
   EXPECT_THROW(Linear(x, wrong, {}, y), c10::Error);
   at::Tensor longer = at::randn({2, 65});
   EXPECT_THROW(Linear(longer, int8, {}, y), c10::Error);
+  EXPECT_THROW(PackWeight(longer, WeightFormat::kFloat8), c10::Error);  // CUDA only
 }
 
 }  // namespace
