@@ -92,4 +92,5 @@ def test_a_format_that_the_device_lacks_is_refused(flags, said):
     device = [] if "--device" in flags else ["--device", "cuda-emulated"]
     result = subprocess.run([BINARY, "--model", f"a={DEMO / 'bhyt-kjv'}", *device, *flags, "--check"], timeout=60,
                             capture_output=True, text=True, check=False)
-    assert result.returncode == 1 and result.stderr == f"normserve: model 'a': {said}\n"
+    # LibTorch warns of the emulated kernels, which take the place of the CPU's.
+    assert result.returncode == 1 and result.stderr.splitlines()[-1] == f"normserve: model 'a': {said}"
