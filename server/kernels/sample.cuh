@@ -107,10 +107,11 @@ __device__ inline int Draw(const SampleRow& row, const float* from, float max) {
   const SampleTask& task = row.task;
   const bool prefix = TopK(row) < row.n || task.top_p < 1.0f;
   const MassFrom amount = {prefix ? 0.0f : fminf(task.min_p, 1.0f)};
+  const float temperature = task.temperature;  // once: a store to work could change it
   U64 total = 0;
   float largest = 0.0f;
   ForEach(from, row.n, [&](int i, float x) {
-    const float weight = ExpOfRow(fmaxf((x - max) / task.temperature, -200.0f));
+    const float weight = ExpOfRow(fmaxf((x - max) / temperature, -200.0f));
     row.work[i] = weight;
     largest = fmaxf(largest, weight);
     total += amount(weight);
