@@ -80,8 +80,8 @@ __device__ inline int DrawFromPrefix(const SampleRow& row, U64 total, float larg
   Items items = ShortList(all, kLeastMass, largest_of_thread, shared);
   const U64 listed = items.ids == nullptr ? total : SumThrough(items, kLastKey, Mass(), shared);
   const int k = TopK(row);
-  if (k > items.n && listed < total) items = all;
-  // Otherwise a k beyond the items cuts off what has no mass.
+  if (k < row.n && k > items.n && listed < total) items = all;
+  // Where the items have all mass, a k beyond them cuts off none.
   if (k < row.n && k <= items.n) {
     total = SumThrough(items, Select(items, static_cast<U64>(k), One(), shared).key, Mass(), shared);
   }

@@ -127,19 +127,23 @@ TEST(SampleCuda, CutsBeyondTheShortList) {
   Check(cases);
 }
 
-// At a high temperature the weights are some thousand neighbouring floats: their order is the CPU's only
-// if they are the CPU's bit for bit.
+// Logits so near to each other that the weights are a few neighbouring floats: their order is the CPU's
+// only if they are the CPU's bit for bit.
 TEST(SampleCuda, WeightsAreThoseOfTheCpu) {
   const std::string target = SimdTargetName();
   if (target.rfind("AVX", 0) != 0) GTEST_SKIP() << target << " has no fused multiply-add";
   std::mt19937 random(12);
   std::vector<SampleCase> cases;
+  std::normal_distribution<float> normal(0.0f, 1e-6f);
   for (int i = 0; i < 30; ++i) {
-    SampleCase c = AnyCase(random, 2000);
-    c.params.temperature = 5e3f;
+    SampleCase c;
+    c.logits.resize(2000);
+    for (float& x : c.logits) x = normal(random);
+    c.logits[0] = Any(random, {0.2f, 0.34f, 5.0f, 9.4f});
+    c.params.temperature = Any(random, {1.0f, 0.9f});
     c.params.top_k = Any(random, {0u, 300u});
-    c.params.top_p = 0.5f;
-    c.scoring = false;
+    c.params.top_p = 0.9f;
+    c.params.seed = random();
     cases.push_back(c);
   }
   Check(cases);
