@@ -80,8 +80,8 @@ __device__ inline int DrawFromPrefix(const SampleRow& row, U64 total, float larg
   Items items = ShortList(all, kLeastMass, largest_of_thread, shared);
   const U64 listed = items.ids == nullptr ? total : SumThrough(items, kLastKey, Mass(), shared);
   const int k = TopK(row);
-  if (k > items.n && listed < total) items = all;
-  // Otherwise a k beyond the items cuts off what has no mass.
+  if (k < row.n && k > items.n && listed < total) items = all;
+  // Where the items have all mass, a k beyond them cuts off none.
   if (k < row.n && k <= items.n) {
     total = SumThrough(items, Select(items, static_cast<U64>(k), One(), shared).key, Mass(), shared);
   }
@@ -107,10 +107,11 @@ __device__ inline int Draw(const SampleRow& row, const float* from, float max) {
   const SampleTask& task = row.task;
   const bool prefix = TopK(row) < row.n || task.top_p < 1.0f;
   const MassFrom amount = {prefix ? 0.0f : fminf(task.min_p, 1.0f)};
+  const float temperature = task.temperature;  // once: a store to work could change it
   U64 total = 0;
   float largest = 0.0f;
   ForEach(from, row.n, [&](int i, float x) {
-    const float weight = ExpOfRow(fmaxf((x - max) / task.temperature, -200.0f));
+    const float weight = ExpOfRow(fmaxf((x - max) / temperature, -200.0f));
     row.work[i] = weight;
     largest = fmaxf(largest, weight);
     total += amount(weight);

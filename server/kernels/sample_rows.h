@@ -22,17 +22,17 @@ struct TokenAdjustment {
 
 // One row; lies in device memory.
 struct SampleTask {
-  double uniform = 0.0;  // the draw's number in [0, 1)
+  double uniform = 0.0;      // the draw's number in [0, 1)
   float temperature = 0.0f;  // 0: the largest adjusted logit, nothing is drawn
   float top_p = 1.0f;
   float min_p = 0.0f;
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
-  uint32_t top_k = 0;       // 0: all
-  int32_t target = -1;      // >= 0: scoring of this id, nothing is drawn or adjusted
+  uint32_t top_k = 0;   // 0: all
+  int32_t target = -1;  // >= 0: scoring of this id (< vocab), nothing is drawn or adjusted
   int32_t first_adjustment = 0, adjustments = 0;  // a range of SampleArgs::adjustments
-  int32_t logprob = 0;      // whether log-probabilities are wanted; so they are with top_logprobs
+  int32_t logprob = 0;       // not 0: the decision's log-probability is wanted; with top_logprobs it always is
   int32_t top_logprobs = 0;  // alternatives wanted, <= kMaxSampledTop
 };
 
@@ -48,10 +48,10 @@ struct SampledRow {
 struct SampleArgs {
   const float* logits = nullptr;
   int64_t logits_stride = 0;
-  int64_t vocab = 0;  // 1 to kMaxSampledVocabulary
+  int64_t vocab = 0;                  // 1 to kMaxSampledVocabulary
   const SampleTask* tasks = nullptr;  // [rows]
   const TokenAdjustment* adjustments = nullptr;
-  float* work = nullptr;  // [rows, vocab]; a row's part is used when it draws or has adjustments
+  float* work = nullptr;          // [rows, vocab]; a row's part is used when it draws or has adjustments
   SampledRow* results = nullptr;  // [rows]
 };
 

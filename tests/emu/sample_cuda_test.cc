@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "emu/sample_case.h"
+#include "kernels/row_softmax.h"
 
 namespace normserve::kernels {
 namespace {
@@ -99,26 +99,52 @@ TEST(SampleCuda, NegativeZeroEqualsZero) {
 // What the list of the largest items does not hold: a flat nucleus, a large k, and the largest logits
 // where one and the same thread reads them.
 TEST(SampleCuda, CutsBeyondTheShortList) {
+  constexpr size_t kVocab = 12007;
   std::mt19937 random(9);
   std::vector<SampleCase> cases;
-  for (const uint32_t top_k : {0u, 6000u}) {
-    for (const float top_p : {0.99f, 0.5f, 1.0f}) {
-      for (const float spread : {0.01f, 1.0f, 20.0f}) {
-        SampleCase c = AnyCase(random, 12007);
-        std::normal_distribution<float> normal(0.0f, spread);
-        for (float& x : c.logits) x = normal(random);
-        std::sort(c.logits.begin(), c.logits.end());
-        std::vector<float> apart(c.logits.size());
-        for (size_t i = 0; i < apart.size(); ++i) apart[i * 1024 % 12007] = c.logits[i];
-        c.logits = apart;
-        c.params.temperature = 1.0f;
-        c.params.top_k = top_k;
-        c.params.top_p = top_p;
-        c.params.min_p = 0.0f;
-        c.scoring = false;
-        cases.push_back(c);
+  for (const bool by_thread : {false, true}) {
+    for (const uint32_t top_k : {0u, 6000u}) {
+      for (const float top_p : {0.999f, 0.5f, 1.0f}) {
+        for (const float spread : {0.01f, 1.0f, 20.0f}) {
+          SampleCase c = AnyCase(random, kVocab);
+          std::normal_distribution<float> normal(0.0f, spread);
+          for (float& x : c.logits) x = normal(random);
+          if (by_thread) {
+            std::vector<float> sorted = c.logits;
+            std::sort(sorted.begin(), sorted.end());
+            for (size_t i = 0; i < kVocab; ++i) c.logits[i * 1024 % kVocab] = sorted[i];
+          }
+          c.params.temperature = 1.0f;
+          c.params.top_k = top_k;
+          c.params.top_p = top_p;
+          c.params.min_p = 0.0f;
+          c.scoring = false;
+          cases.push_back(c);
+        }
       }
     }
+  }
+  Check(cases);
+}
+
+// Logits so near to each other that the weights are a few neighbouring floats: their order is the CPU's
+// only if they are the CPU's bit for bit.
+TEST(SampleCuda, WeightsAreThoseOfTheCpu) {
+  const std::string target = SimdTargetName();
+  if (target.rfind("AVX", 0) != 0) GTEST_SKIP() << target << " has no fused multiply-add";
+  std::mt19937 random(12);
+  std::vector<SampleCase> cases;
+  std::normal_distribution<float> normal(0.0f, 1e-6f);
+  for (int i = 0; i < 30; ++i) {
+    SampleCase c;
+    c.logits.resize(2000);
+    for (float& x : c.logits) x = normal(random);
+    c.logits[0] = Any(random, {0.2f, 0.34f, 5.0f, 9.4f});
+    c.params.temperature = Any(random, {1.0f, 0.9f});
+    c.params.top_k = Any(random, {0u, 300u});
+    c.params.top_p = 0.9f;
+    c.params.seed = random();
+    cases.push_back(c);
   }
   Check(cases);
 }
@@ -204,6 +230,21 @@ TEST(SampleCuda, DrawsStayWithinTheRow) {
     const std::vector<SampledRow> rows = RunWith({c, c}, {0.0, std::nextafter(1.0, 0.0)});
     EXPECT_EQ(rows[0].id, top_p < 1.0f ? 4000 : 7);
     EXPECT_EQ(rows[1].id, top_p < 1.0f ? 7 : 4000);
+  }
+}
+
+// A number on the boundary of two ids draws the second.
+TEST(SampleCuda, BoundariesBelongToTheNextId) {
+  SampleCase c;
+  c.logits = {1.0f, 1.0f, 1.0f, 1.0f};
+  c.params.temperature = 1.0f;
+  for (const uint32_t top_k : {0u, 3u}) {
+    c.params.top_k = top_k;
+    const double part = top_k == 0 ? 0.25 : 1.0 / 3;
+    const std::vector<SampledRow> rows = RunWith({c, c, c}, {0.0, part, part * (1 - 1e-9)});
+    EXPECT_EQ(rows[0].id, 0);
+    EXPECT_EQ(rows[1].id, 1);
+    EXPECT_EQ(rows[2].id, 0);
   }
 }
 
