@@ -47,8 +47,8 @@ class Packed : public testing::Environment {
     broken[0][3] = NAN;
     broken[1][69] = -INFINITY;
     not_finite = broken;
-    const absl::Status opened = OpenKernelPlugin("normserve_cuda_emulated.so");
-    ASSERT_TRUE(opened.ok()) << opened;
+    const auto opened = OpenKernelPlugin("normserve_cuda_emulated.so", 0);
+    ASSERT_TRUE(opened.ok()) << opened.status();
   }
   std::vector<at::Tensor> weights;
   std::vector<PackedWeight> cpu_int8;
