@@ -171,8 +171,8 @@ void RunLinear(const at::Tensor& x, const at::Tensor& weight, int64_t format_num
   y.copy_(bias.has_value() ? Product(x, w, at::kFloat) + *bias : Product(x, w, y.scalar_type()));
 }
 
-bool RunLinearResidual(const at::Tensor& x, const at::Tensor& weight, int64_t format_number, int64_t out_features,
-                       const MaybeTensor& bias, const ResidualRows& residual) {
+bool RunLinearResidual(const at::Tensor& x, const at::Tensor& weight, int64_t format_number,
+                       int64_t out_features, const MaybeTensor& bias, const ResidualRows& residual) {
   const bool by_elements = !residual.has_out && (!residual.has_next || LinearTakesResidual(residual.next));
   if (!by_elements || !SumsAsRowKernel(x.size(0))) return false;
   const WeightFormat format = CheckWeight(weight, format_number, out_features, x.size(-1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA linear kernels in the emulator: against sums in double for every format, shape and layout; the same
-// bits in either order of threads, for any number of rows and any alignment; a residual and a norm in the same
-// pass equal to passes of their own.
+// The CUDA linear kernels in the emulator: against sums in double for every format, shape and layout; the
+// same bits in either order of threads, for any number of rows and any alignment; a residual and a norm in
+// the same pass equal to passes of their own.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -69,7 +69,8 @@ Sum SumOf(const WeightBytes& w, const X* x, int64_t output, const std::vector<fl
 }
 
 template <typename X, typename Y>
-bool Right(const WeightBytes& w, const std::vector<X>& x, const std::vector<Y>& y, const std::vector<float>& bias) {
+bool Right(const WeightBytes& w, const std::vector<X>& x, const std::vector<Y>& y,
+           const std::vector<float>& bias) {
   for (size_t at = 0; at < y.size(); ++at) {
     const int64_t row = static_cast<int64_t>(at) / w.outputs, output = static_cast<int64_t>(at) % w.outputs;
     const Sum want = SumOf(w, x.data() + row * w.inputs, output, bias);
@@ -142,7 +143,8 @@ TEST(LinearCuda, AWrongTailIsSeen) {
         CudaLinearRows args = LinearArgs(w, in, out, {});
         args.inputs += wrong;
         LinearRowsCuda(args, 2, nullptr);
-        EXPECT_EQ(Right(w, x, out.Values(), {}), wrong == 0) << static_cast<int>(format) << " " << inputs << wrong;
+        EXPECT_EQ(Right(w, x, out.Values(), {}), wrong == 0)
+            << static_cast<int>(format) << " " << inputs << " " << wrong;
       }
     }
   }
@@ -155,8 +157,8 @@ struct Residual {
 };
 
 template <typename T>
-Residual<T> RunResidual(WeightBytes& w, const std::vector<T>& x, const std::vector<T>& h_rows, const RowNorm* next,
-                        Layout layout, bool fused, Order order = Order::kForward) {
+Residual<T> RunResidual(WeightBytes& w, const std::vector<T>& x, const std::vector<T>& h_rows,
+                        const RowNorm* next, Layout layout, bool fused, Order order = Order::kForward) {
   const int64_t rows = static_cast<int64_t>(x.size()) / w.inputs;
   const std::vector<float> bias = TestFloats(w.outputs, 0.0f, 1.0f, 2);
   std::vector<float> stat = {0.5f, 1.5f, 2.5f, 0.0f, 7.0f};
@@ -191,8 +193,9 @@ void CheckResiduals(WeightFormat format) {
   const NormFamily family(kOutputs);
   RowNorm plain_second = family.Named("bhyt_second");
   plain_second.gamma = nullptr;
-  for (const RowNorm* next : {static_cast<const RowNorm*>(nullptr), &family.Named("identity"), &family.Named("dyt"),
-                              &family.Named("bhyt_second"), static_cast<const RowNorm*>(&plain_second)}) {
+  const std::vector<const RowNorm*> norms = {nullptr, &family.Named("identity"), &family.Named("dyt"),
+                                             &family.Named("bhyt_second"), &plain_second};
+  for (const RowNorm* next : norms) {
     EXPECT_TRUE(next == nullptr || LinearTakesResidual(*next));
     const Residual<T> fused = RunResidual(w, x, h, next, Layout::kPadded, true);
     const Residual<T> loops = RunResidual(w, x, h, next, Layout::kPadded, true, Order::kPlainLoops);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LinearRowsInOrder: LinearRowsCuda without threads. Of the kernel it has the sum of a pack by values and
-// what becomes of an output; lanes and their butterfly are loops. For products that would keep fibers busy for
-// minutes: the test of the kernel holds both to the same bits.
+// what becomes of an output; lanes and their butterfly are loops. For products that would keep fibers busy
+// for minutes: the test of the kernel holds both to the same bits.
 #include "kernels/cuda_rows.h"
 #include "kernels/linear.cuh"
 
