@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "app/device.h"
 #include "app/inspect.h"
 #include "app/machine.h"
 #include "app/model_loader.h"
@@ -22,6 +23,7 @@
 #include "base/status_macros.h"
 #include "engine/engine.h"
 #include "kernels/row_softmax.h"
+#include "metrics/device_metrics.h"
 #include "metrics/exposer.h"
 #include "metrics/model_metrics.h"
 #include "rpc/server.h"
@@ -48,13 +50,23 @@ engine::EngineOptions EngineOptionsOf(const app::Options& options) {
   return out;
 }
 
+// A line in the log as a large model arrives, at most one every few seconds.
+app::LoadProgress LogProgress(const std::string& model, const base::Log& log) {
+  return [&log, model, last = absl::Now()](int64_t layers, int64_t layer_count) mutable {
+    if (layers < layer_count && absl::Now() - last < absl::Seconds(5)) return;
+    last = absl::Now();
+    log.Info("model_loading", {{"model", model}, {"layers", layers}, {"of", layer_count}});
+  };
+}
+
 absl::StatusOr<ModelInService> LoadModel(const app::NamedModel& named, const app::Options& options,
-                                         uint64_t promised_bytes, prometheus::Registry& registry,
-                                         const base::Log& log) {
+                                         const app::Device& device, const app::Neighbours& neighbours,
+                                         prometheus::Registry& registry, const base::Log& log) {
   ModelInService out;
   const absl::Time start = absl::Now();
-  NS_ASSIGN_OR_RETURN(out.checkpoint, app::LoadCheckpoint(named, options));
-  NS_ASSIGN_OR_RETURN(auto runner, app::MakeRunner(options, promised_bytes, &out.checkpoint));
+  NS_ASSIGN_OR_RETURN(out.checkpoint,
+                      app::LoadCheckpoint(named, options, device, LogProgress(named.name, log)));
+  NS_ASSIGN_OR_RETURN(auto runner, app::MakeRunner(options, device, neighbours, &out.checkpoint));
   out.metrics = std::make_unique<metrics::ModelMetrics>(registry, named.name);
   out.engine =
       std::make_unique<engine::Engine>(named.name, EngineOptionsOf(options), std::move(runner),
@@ -65,6 +77,7 @@ absl::StatusOr<ModelInService> LoadModel(const app::NamedModel& named, const app
                             {"architecture", card.architecture},
                             {"norm_type", card.norm_type},
                             {"parameters", card.parameter_count},
+                            {"device", card.device},
                             {"dtype", card.dtype},
                             {"quantization", card.quantization},
                             {"kv_cache_tokens", card.kv_cache_tokens},
@@ -99,7 +112,30 @@ void DrainAll(const std::vector<ModelInService>& models, absl::Time deadline) {
   for (std::thread& drain : drains) drain.join();
 }
 
-absl::Status Serve(const app::Options& options, const base::Log& log) {
+// Nothing where the device is the CPU, whose numbers are the process's.
+std::shared_ptr<metrics::DeviceMetrics> MetricsOf(const app::Device& device) {
+  const kernels::Accelerator* accelerator = device.accelerator.get();
+  return std::make_shared<metrics::DeviceMetrics>(device.name(), [accelerator] {
+    metrics::DeviceReading reading;
+    if (accelerator == nullptr) return reading;
+    const kernels::AcceleratorMemory memory = accelerator->Memory();
+    reading.memory_total_bytes = memory.total_bytes;
+    reading.memory_used_bytes = memory.total_bytes - memory.free_bytes;
+    reading.utilization = accelerator->Utilization();
+    return reading;
+  });
+}
+
+// Which device serves, and why it is not the one that was hoped for.
+void LogDevice(const app::Options& options, const app::Device& device, const base::Log& log) {
+  if (device.accelerator != nullptr) {
+    log.Info("device", {{"device", device.name()}, {"is", device.accelerator->description()}});
+  } else if (!device.why_cpu.empty()) {
+    log.Info("device", {{"device", "cpu"}, {"asked_for", options.device}, {"why", device.why_cpu}});
+  }
+}
+
+absl::Status Serve(const app::Options& options, const app::Device& device, const base::Log& log) {
   app::StopSignal stop;
   if (!options.ready_file.empty()) app::RemoveReadyFile(options.ready_file);
 
@@ -108,7 +144,7 @@ absl::Status Serve(const app::Options& options, const base::Log& log) {
   rpc::ModelTable table;
   std::vector<ModelInService> models;
   NS_ASSIGN_OR_RETURN(const auto exposer,
-                      metrics::Exposer::Start(options.metrics_listen, registry));
+                      metrics::Exposer::Start(options.metrics_listen, {registry, MetricsOf(device)}));
   rpc::ServerOptions server_options;
   server_options.listen = options.listen;
   server_options.log_prompts = options.log_prompts;
@@ -120,13 +156,15 @@ absl::Status Serve(const app::Options& options, const base::Log& log) {
                          {"grpc_port", server->port()},
                          {"metrics_port", exposer->port()},
                          {"simd", kernels::SimdTargetName()}});
+  LogDevice(options, device, log);
 
-  uint64_t promised_bytes = 0;
+  app::Neighbours neighbours{0, options.models.size()};
   for (const app::NamedModel& named : options.models) {
     if (stop.Received()) return absl::OkStatus();
+    --neighbours.to_come;
     NS_ASSIGN_OR_RETURN(ModelInService model,
-                        LoadModel(named, options, promised_bytes, *registry, log));
-    promised_bytes += model.checkpoint.card.kv_cache_bytes;
+                        LoadModel(named, options, device, neighbours, *registry, log));
+    neighbours.promised_bytes += model.checkpoint.card.kv_cache_bytes;
     models.push_back(std::move(model));
   }
   table.Publish(ServedModels(models));
@@ -151,12 +189,13 @@ absl::Status Serve(const app::Options& options, const base::Log& log) {
   return absl::OkStatus();
 }
 
-absl::Status Check(const app::Options& options) {
-  uint64_t promised_bytes = 0;
+absl::Status Check(const app::Options& options, const app::Device& device) {
+  app::Neighbours neighbours{0, options.models.size()};
   for (const app::NamedModel& named : options.models) {
-    NS_ASSIGN_OR_RETURN(app::Checkpoint checkpoint, app::LoadCheckpoint(named, options));
-    NS_RETURN_IF_ERROR(app::MakeRunner(options, promised_bytes, &checkpoint).status());
-    promised_bytes += checkpoint.card.kv_cache_bytes;
+    --neighbours.to_come;
+    NS_ASSIGN_OR_RETURN(app::Checkpoint checkpoint, app::LoadCheckpoint(named, options, device, {}));
+    NS_RETURN_IF_ERROR(app::MakeRunner(options, device, neighbours, &checkpoint).status());
+    neighbours.promised_bytes += checkpoint.card.kv_cache_bytes;
     std::fputs(app::CheckLine(checkpoint).c_str(), stdout);
   }
   std::fputs(absl::StrCat("all checks passed; would serve gRPC on ", options.listen,
@@ -166,9 +205,9 @@ absl::Status Check(const app::Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status Inspect(const app::Options& options) {
+absl::Status Inspect(const app::Options& options, const app::Device& device) {
   NS_ASSIGN_OR_RETURN(const app::Checkpoint checkpoint,
-                      app::LoadCheckpoint(options.models[0], options));
+                      app::LoadCheckpoint(options.models[0], options, device, {}));
   const std::string text =
       options.inspect_json ? app::InspectJson(checkpoint) : app::InspectTable(checkpoint);
   std::fputs(text.c_str(), stdout);
@@ -176,7 +215,7 @@ absl::Status Inspect(const app::Options& options) {
 }
 
 absl::Status Run(const app::Options& options, const base::Log& log) {
-  NS_RETURN_IF_ERROR(app::OpenDevice(options));
+  NS_ASSIGN_OR_RETURN(const app::Device device, app::OpenDevice(options));
   if (!options.simd.empty() && !kernels::LimitSimdTarget(options.simd.c_str())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--simd (or NORMSERVE_SIMD) '", options.simd,
@@ -185,11 +224,11 @@ absl::Status Run(const app::Options& options, const base::Log& log) {
   if (!options.ready_file.empty()) NS_RETURN_IF_ERROR(app::CheckReadyFile(options.ready_file));
   switch (options.command) {
     case app::Command::kServe:
-      return Serve(options, log);
+      return Serve(options, device, log);
     case app::Command::kCheck:
-      return Check(options);
+      return Check(options, device);
     case app::Command::kInspect:
-      return Inspect(options);
+      return Inspect(options, device);
   }
   return absl::OkStatus();
 }

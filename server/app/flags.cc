@@ -3,19 +3,30 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+
 namespace normserve::app {
 namespace {
 
 CLI::IsMember OneOf(std::vector<std::string> values) { return CLI::IsMember(std::move(values)); }
-CLI::IsMember Dtypes() { return OneOf({"float32", "bfloat16"}); }
-CLI::IsMember Quantizations() { return OneOf({"none", "int8", "int4"}); }
-CLI::IsMember HeadQuantizations() { return OneOf({"auto", "none", "int8", "int4"}); }
+CLI::IsMember Dtypes() { return OneOf({"auto", "float32", "bfloat16"}); }
+CLI::IsMember Quantizations() { return OneOf({"none", "int8", "int4", "fp8"}); }
+CLI::IsMember HeadQuantizations() { return OneOf({"auto", "none", "int8", "int4", "fp8"}); }
 CLI::IsMember Folds() { return OneOf({"auto", "on", "off"}); }
+
+std::string CheckDevice(const std::string& device) {
+  int index = 0;
+  const bool numbered =
+      absl::StartsWith(device, "cuda:") && absl::SimpleAtoi(device.substr(5), &index) && index >= 0;
+  if (numbered || device == "auto" || device == "cpu" || device == "cuda" || device == "cuda-emulated") return "";
+  return device + " not in {auto,cpu,cuda,cuda:N,cuda-emulated}";
+}
 
 void AddQuantizeFlags(CLI::App& app, Options& o) {
   app.add_option("--quantize", o.quantize,
-                 "Round the layers' linear weights when loading: none, int8 (8.5 bits each) or int4 (5 "
-                 "bits each). Norms and activations are not touched.")
+                 "Round the layers' linear weights when loading: none, int8 (8.5 bits each), int4 (5 bits "
+                 "each, on the CPU), fp8 (e4m3, on a GPU). Norms and activations are not touched.")
       ->type_name("TYPE")
       ->check(Quantizations())
       ->capture_default_str();
@@ -34,17 +45,18 @@ void AddModelFlags(CLI::App& app, RawOptions& raw) {
                  "its folder. Repeatable.")
       ->type_name("NAME=DIR");
   app.add_option("--dtype", o.dtype,
-                 "Type of weights and KV cache: float32 or bfloat16. Weights that a file has in "
-                 "bfloat16 stay so under float32, losslessly.")
+                 "Type of weights and KV cache: float32 or bfloat16; auto: float32 on the CPU, bfloat16 on a GPU. "
+                 "Weights that a file has in bfloat16 stay so under float32, losslessly.")
       ->type_name("TYPE")
       ->check(Dtypes())
       ->capture_default_str();
   app.add_option(
          "--device", o.device,
-         "Where models run: cpu, cuda, or auto (the best that this build and machine have). "
-         "cuda-emulated runs the CUDA kernels on the CPU, very slowly: for tests.")
+         "Where models run: cpu, cuda or cuda:N (a GPU by its number; cuda is cuda:0), or auto (cuda where this "
+         "build and machine have it, else cpu). cuda-emulated runs the CUDA kernels on the CPU, very slowly: "
+         "for tests.")
       ->type_name("DEVICE")
-      ->check(OneOf({"auto", "cpu", "cuda", "cuda-emulated"}))
+      ->check(CheckDevice)
       ->capture_default_str();
   app.add_option("--norm-type", raw.norm_types,
                  "Norm family of a model whose config.json cannot say it. Repeatable. [default: "
@@ -104,6 +116,12 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
                  "max-running full contexts need, at most a quarter of free memory and 4 GiB]")
       ->type_name("BYTES")
       ->excludes(tokens);
+  app.add_option("--memory-fraction", o.memory_fraction,
+                 "Share of a GPU's memory that everything on it may take, KV caches without a size of their own "
+                 "included.")
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.05, 1.0))
+      ->capture_default_str();
   app.add_option("--max-step-tokens", o.max_step_tokens,
                  "Most tokens that one engine step computes, prefill and decode together.")
       ->type_name("TOKENS")

@@ -15,13 +15,12 @@
 #include "app/generation_config.h"
 #include "app/machine.h"
 #include "base/status_macros.h"
-#include "kernels/kernel_plugin.h"
+#include "engine/device_runner.h"
+#include "engine/model_runner.h"
 #include "norm/norm_plan.h"
 
 namespace normserve::app {
 namespace {
-
-constexpr char kEmulatedDevice[] = "cuda-emulated";
 
 absl::Status Named(const std::string& name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("model '", name, "': ", status.message()));
@@ -47,12 +46,18 @@ auto EndThrows(const Options& options, const Load& load) -> decltype(load()) {
 
 model::Quantization QuantizationOf(const std::string& name) {
   if (name == "int8") return model::Quantization::kInt8;
+  if (name == "fp8") return model::Quantization::kFloat8;
   return name == "int4" ? model::Quantization::kInt4 : model::Quantization::kNone;
 }
 
-model::LoadOptions LoadOptionsOf(const Options& options, const std::string& name) {
+model::LoadOptions LoadOptionsOf(const Options& options, const Device& device, const std::string& name) {
   model::LoadOptions load;
-  load.dtype = options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  const bool narrow = options.dtype == "bfloat16" || (options.dtype == "auto" && device.is_gpu());
+  load.dtype = narrow ? at::kBFloat16 : at::kFloat;
+  if (device.accelerator != nullptr) {
+    load.device = device.accelerator->device();
+    load.activations = load.dtype;
+  }
   load.quantize = QuantizationOf(options.quantize);
   load.quantize_head = options.quantize_head != "auto" ? QuantizationOf(options.quantize_head)
                        : options.quantize != "none"     ? model::Quantization::kInt8
@@ -123,27 +128,35 @@ rpc::ModelCard CardOf(const std::string& name, const std::string& device,
   return card;
 }
 
-absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options) {
+absl::Status CheckQuantization(const char* flag, const std::string& type, const Device& device) {
+  const bool on_cpu = device.accelerator == nullptr;
+  if (type != (on_cpu ? "fp8" : "int4")) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, " ", type, ": not on ", device.name(),
+                                                 "; allowed there: none, int8, ", on_cpu ? "int4" : "fp8"));
+}
+
+absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options, const Device& device,
+                                const LoadProgress& progress) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(named.directory, ignored)) {
     return absl::NotFoundError(absl::StrCat(named.directory, ": no such folder"));
   }
+  NS_RETURN_IF_ERROR(CheckQuantization("--quantize", options.quantize, device));
+  NS_RETURN_IF_ERROR(CheckQuantization("--quantize-head", options.quantize_head, device));
+  if (device.accelerator != nullptr) device.accelerator->UseOnThisThread();
   Checkpoint out;
   NS_ASSIGN_OR_RETURN(out.defaults, LoadGenerationDefaults(named.directory));
   NS_ASSIGN_OR_RETURN(out.tokenizer, text::LoadTokenizer(named.directory));
-  NS_ASSIGN_OR_RETURN(out.model,
-                      model::CausalLm::Load(named.directory, LoadOptionsOf(options, named.name)));
+  model::LoadOptions load = LoadOptionsOf(options, device, named.name);
+  load.progress = progress;
+  NS_ASSIGN_OR_RETURN(out.model, model::CausalLm::Load(named.directory, load));
   out.defaults.server_max_new_tokens = options.default_max_new_tokens;
   out.defaults.eos_token_ids = EosIds(out.model->description(), out.tokenizer.get());
-  const bool emulated = options.device == kEmulatedDevice;
-  out.card = CardOf(named.name, emulated ? kEmulatedDevice : "cpu", *out.model);
+  out.card = CardOf(named.name, device.name(), *out.model);
   return out;
 }
 
-absl::StatusOr<std::unique_ptr<engine::ModelRunner>> Make(const Options& options,
-                                                          uint64_t promised_bytes,
-                                                          Checkpoint* checkpoint) {
-  const model::ModelDescription& description = checkpoint->model->description();
+CacheRequest CacheRequestOf(const Options& options, const model::ModelDescription& description) {
   CacheRequest cache;
   cache.tokens = options.kv_cache_tokens;
   cache.memory_bytes = options.kv_cache_memory_bytes;
@@ -151,48 +164,74 @@ absl::StatusOr<std::unique_ptr<engine::ModelRunner>> Make(const Options& options
   cache.block_size = options.block_size;
   cache.max_context_tokens = static_cast<uint64_t>(description.max_context_tokens);
   cache.max_running = options.max_running;
-  const uint64_t free_bytes = FreeMemoryBytes();  // 0: not known
-  const uint64_t least = std::min<uint64_t>(free_bytes, 1);
-  cache.free_bytes = free_bytes > promised_bytes ? free_bytes - promised_bytes : least;
-  engine::ModelRunnerOptions runner_options;
-  runner_options.block_size = options.block_size;
-  NS_ASSIGN_OR_RETURN(runner_options.blocks, CacheBlocks(cache));
-  runner_options.threads = options.threads > 0 ? options.threads : UsableCores();
-  checkpoint->card.kv_cache_tokens = uint64_t{runner_options.blocks} * options.block_size;
-  checkpoint->card.kv_cache_bytes = checkpoint->card.kv_cache_tokens * cache.bytes_per_token;
+  return cache;
+}
 
-  auto runner = std::make_unique<engine::ModelRunner>(std::move(checkpoint->model), runner_options);
-  NS_RETURN_IF_ERROR(runner->Warmup());
+void PutOnCard(uint32_t blocks, const CacheRequest& cache, rpc::ModelCard* card) {
+  card->kv_cache_tokens = uint64_t{blocks} * cache.block_size;
+  card->kv_cache_bytes = card->kv_cache_tokens * cache.bytes_per_token;
+}
+
+absl::StatusOr<std::unique_ptr<engine::Runner>> MakeOnCpu(const Options& options, uint64_t promised_bytes,
+                                                          Checkpoint* checkpoint) {
+  CacheRequest cache = CacheRequestOf(options, checkpoint->model->description());
+  ShareMainMemory(FreeMemoryBytes(), promised_bytes, &cache);
+  engine::ModelRunnerOptions runner;
+  runner.block_size = options.block_size;
+  NS_ASSIGN_OR_RETURN(runner.blocks, CacheBlocks(cache));
+  runner.threads = options.threads > 0 ? options.threads : UsableCores();
+  PutOnCard(runner.blocks, cache, &checkpoint->card);
+  return std::make_unique<engine::ModelRunner>(std::move(checkpoint->model), runner);
+}
+
+absl::StatusOr<std::unique_ptr<engine::Runner>> MakeOnDevice(const Options& options,
+                                                             kernels::Accelerator* accelerator,
+                                                             size_t models_to_come,
+                                                             Checkpoint* checkpoint) {
+  const model::ModelDescription& description = checkpoint->model->description();
+  engine::DeviceRunnerOptions runner;
+  runner.block_size = options.block_size;
+  runner.max_step_tokens = options.max_step_tokens;
+  CacheRequest cache = CacheRequestOf(options, description);
+  const kernels::AcceleratorMemory memory = accelerator->Memory();
+  if (memory.total_bytes > 0) {
+    ShareDeviceMemory({memory.free_bytes, memory.total_bytes}, options.memory_fraction,
+                      engine::DeviceRunner::BufferBytes(description, runner), models_to_come, &cache);
+  } else {
+    ShareMainMemory(FreeMemoryBytes(), 0, &cache);
+  }
+  NS_ASSIGN_OR_RETURN(runner.blocks, CacheBlocks(cache));
+  PutOnCard(runner.blocks, cache, &checkpoint->card);
+  return std::make_unique<engine::DeviceRunner>(std::move(checkpoint->model), accelerator, runner);
+}
+
+absl::StatusOr<std::unique_ptr<engine::Runner>> Make(const Options& options, const Device& device,
+                                                     const Neighbours& neighbours, Checkpoint* checkpoint) {
+  NS_ASSIGN_OR_RETURN(std::unique_ptr<engine::Runner> runner,
+                      device.accelerator == nullptr
+                          ? MakeOnCpu(options, neighbours.promised_bytes, checkpoint)
+                          : MakeOnDevice(options, device.accelerator.get(), neighbours.to_come, checkpoint));
+  NS_RETURN_IF_ERROR(engine::WarmUp(*runner));
   return runner;
 }
 
 }  // namespace
 
-absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options) {
+absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options,
+                                          const Device& device, const LoadProgress& progress) {
   absl::StatusOr<Checkpoint> checkpoint =
-      EndThrows(options, [&] { return Load(named, options); });
+      EndThrows(options, [&] { return Load(named, options, device, progress); });
   if (!checkpoint.ok()) return Named(named.name, checkpoint.status());
   return checkpoint;
 }
 
-absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& options,
-                                                                uint64_t promised_bytes,
-                                                                Checkpoint* checkpoint) {
-  absl::StatusOr<std::unique_ptr<engine::ModelRunner>> runner =
-      EndThrows(options, [&] { return Make(options, promised_bytes, checkpoint); });
+absl::StatusOr<std::unique_ptr<engine::Runner>> MakeRunner(const Options& options, const Device& device,
+                                                           const Neighbours& neighbours,
+                                                           Checkpoint* checkpoint) {
+  absl::StatusOr<std::unique_ptr<engine::Runner>> runner =
+      EndThrows(options, [&] { return Make(options, device, neighbours, checkpoint); });
   if (!runner.ok()) return Named(checkpoint->card.name, runner.status());
   return runner;
-}
-
-absl::Status OpenDevice(const Options& options) {
-  if (options.device == "cuda") {
-    return absl::UnimplementedError(
-        "--device cuda: this build cannot serve on a GPU yet; allowed: cpu, auto");
-  }
-  if (options.device != kEmulatedDevice) return absl::OkStatus();
-  const absl::Status opened = kernels::OpenKernelPlugin("normserve_cuda_emulated.so");
-  if (opened.ok()) return opened;
-  return absl::Status(opened.code(), absl::StrCat("--device ", options.device, ": ", opened.message()));
 }
 
 }  // namespace normserve::app

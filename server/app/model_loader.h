@@ -2,12 +2,14 @@
 // From a --model flag to what main composes: tokenizer, model, runner, request defaults, card.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "app/device.h"
 #include "app/options.h"
-#include "engine/model_runner.h"
+#include "engine/runner.h"
 #include "model/causal_lm.h"
 #include "rpc/served_model.h"
 #include "text/tokenizer.h"
@@ -22,17 +24,25 @@ struct Checkpoint {
   rpc::ModelCard card;  // without the KV cache's size
 };
 
-// Errors are one sentence that begins with the model's name.
-absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options);
+// How many of a model's layers are there.
+using LoadProgress = std::function<void(int64_t layers, int64_t layer_count)>;
 
-// What runs it, KV cache included and warmed up; fills the card's cache sizes. Takes
-// checkpoint->model. `promised_bytes` is the size of other models' caches: free memory that is theirs,
-// since a cache takes memory only when it is used.
-absl::StatusOr<std::unique_ptr<engine::ModelRunner>> MakeRunner(const Options& options,
-                                                                uint64_t promised_bytes,
-                                                                Checkpoint* checkpoint);
+// Errors are one sentence that begins with the model's name. `progress` may be empty.
+absl::StatusOr<Checkpoint> LoadCheckpoint(const NamedModel& named, const Options& options,
+                                          const Device& device, const LoadProgress& progress);
 
-// Brings in the kernels of --device; an error where this build or machine has none. First thing in main.
-absl::Status OpenDevice(const Options& options);
+// Of the models that share a machine: what those before this one will still take, and how many are to come.
+struct Neighbours {
+  // Size of other models' caches in main memory: free memory that is theirs, since a cache takes memory only when
+  // it is used.
+  uint64_t promised_bytes = 0;
+  size_t to_come = 0;
+};
+
+// What runs it, KV cache included and warmed up; fills the card's cache sizes. Takes checkpoint->model. The
+// device outlives the result.
+absl::StatusOr<std::unique_ptr<engine::Runner>> MakeRunner(const Options& options, const Device& device,
+                                                           const Neighbours& neighbours,
+                                                           Checkpoint* checkpoint);
 
 }  // namespace normserve::app

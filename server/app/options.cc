@@ -119,6 +119,7 @@ absl::Status FinishModels(const RawOptions& raw, Options* o) {
 absl::Status FinishInspect(const RawOptions& raw, Options* o) {
   const std::string name = std::filesystem::path(o->inspect_directory).filename().string();
   o->models.push_back({name.empty() ? "model" : name, o->inspect_directory});
+  o->device = "cpu";  // nothing is computed
   if (!raw.inspect_norm_type.empty()) o->norm_types[o->models[0].name] = raw.inspect_norm_type;
   if (!raw.inspect_bhyt_seq_len.empty()) {
     NS_ASSIGN_OR_RETURN(o->bhyt_seq_lens[o->models[0].name],

@@ -27,7 +27,7 @@ struct Options {
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen = "127.0.0.1:9464";
   std::string device = "auto";
-  std::string dtype = "float32";
+  std::string dtype = "auto";  // auto: float32, on a GPU bfloat16
   std::string ready_file;  // empty: none
 
   std::map<std::string, std::string> norm_types;  // by model name
@@ -39,6 +39,7 @@ struct Options {
   uint32_t block_size = 32;
   std::optional<uint64_t> kv_cache_tokens;        // per model
   std::optional<uint64_t> kv_cache_memory_bytes;  // per model
+  double memory_fraction = 0.9;  // of a GPU's memory
   uint32_t max_step_tokens = 512;
   uint32_t max_mixed_step_tokens = 0;  // of a step that also decodes; 0: max_step_tokens
   uint32_t max_running = 64;

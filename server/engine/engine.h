@@ -34,7 +34,7 @@ enum class Terminal {
   kScored,     // a scoring request
   kCancelled,
   kDeadline,
-  kRejected,   // RESOURCE_EXHAUSTED at the door
+  kRejected,   // RESOURCE_EXHAUSTED: at the door, or a device without memory for its step
   kInvalid,    // refused before the engine, or at the door (never fits)
   kInternal,   // NaN/Inf, runner failure
   kShutdown,   // UNAVAILABLE: draining
@@ -51,6 +51,7 @@ class EngineObserver {
     uint32_t prefill_tokens = 0;
     uint32_t decode_tokens = 0;
     uint32_t sequences = 0;
+    Recorded recorded = Recorded::kNone;
   };
   struct Gauges {
     uint32_t running = 0;

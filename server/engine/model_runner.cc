@@ -5,20 +5,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <exception>
 
-#include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "engine/end_throws.h"
 
 namespace normserve::engine {
 namespace {
 
 // Scoring wants logits of every position of a chunk; this bounds their memory, whatever the chunk.
 constexpr int64_t kMaxLogitsRows = 64;
-constexpr int32_t kWarmupTokens = 8;
 
 // A view, valid while `values` is.
 at::Tensor Int32View(const std::vector<int32_t>& values, at::IntArrayRef sizes) {
@@ -42,15 +38,14 @@ ModelRunner::ModelRunner(std::unique_ptr<model::CausalLm> model, const ModelRunn
   logits_ = at::empty({kMaxLogitsRows, description.vocab_size}, at::kFloat);
 }
 
-absl::StatusOr<std::vector<RowResult>> ModelRunner::Run(const scheduler::Batch& batch,
-                                                        absl::Span<const RowTask> tasks) {
-  try {
-    return Forward(batch, tasks);
-  } catch (const c10::Error& error) {
-    return absl::InternalError(absl::StrCat("LibTorch: ", error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("exception: ", error.what()));
-  }
+absl::Status ModelRunner::Start(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) {
+  batch_ = &batch;
+  tasks_ = tasks;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<RowResult>> ModelRunner::Finish() {
+  return EndThrows([&] { return Forward(*batch_, tasks_); });
 }
 
 // Our kernels bring their own threads; LibTorch's would fight them for the cores. Its setting
@@ -99,37 +94,6 @@ void ModelRunner::Decide(const float* logits, absl::Span<const RowTask> tasks,
       }
     }
   });
-}
-
-absl::Status ModelRunner::Warmup() {
-  if (info_.blocks == 0) return absl::InvalidArgumentError("KV blocks: 0, at least 1 needed");
-  const uint32_t limit = std::min(info_.max_context_tokens, info_.block_size);
-  const int32_t tokens = std::min<int32_t>(kWarmupTokens, static_cast<int32_t>(limit) - 1);
-  if (tokens > 0) NS_RETURN_IF_ERROR(WarmupStep(0, tokens));
-  return WarmupStep(std::max(tokens, 0), 1);
-}
-
-// Uses block 0, which nobody owns yet; its content does not matter to later owners.
-absl::Status ModelRunner::WarmupStep(int32_t first_position, int32_t tokens) {
-  scheduler::Batch batch;
-  for (int32_t i = 0; i < tokens; ++i) {
-    batch.token_ids.push_back(static_cast<int32_t>((first_position + i) % info_.vocab_size));
-    batch.positions.push_back(first_position + i);
-    batch.slots.push_back(first_position + i);
-    batch.token_sequence.push_back(0);
-  }
-  batch.block_tables = {0};
-  batch.sequences = 1;
-  batch.max_blocks = 1;
-  batch.logits_rows = {tokens - 1};
-  batch.logits_sequence = {0};
-  const SamplingParams greedy;
-  RowTask task;
-  task.sampling = &greedy;
-  task.logprob = true;
-  NS_ASSIGN_OR_RETURN(const std::vector<RowResult> results, Run(batch, {&task, 1}));
-  // A NaN row is not an error of the machinery: the checkpoint may have one for these ids.
-  return results.size() == 1 ? absl::OkStatus() : absl::InternalError("warm-up returned no result");
 }
 
 }  // namespace normserve::engine

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs batches on a CausalLm: arrays to tensors, forward, logits in slices, sampling. The one place
-// where a LibTorch exception is caught.
+// Runs batches on a CausalLm on the CPU: arrays to tensors, forward, logits in slices, sampling on the threads
+// that also compute. Catches LibTorch's exceptions, as DeviceRunner does for its device.
 #pragma once
 
 #include <memory>
@@ -20,24 +20,20 @@ struct ModelRunnerOptions {
   int threads = 1;           // compute threads, the engine thread included
 };
 
-// Used by the engine thread only (but for construction and Warmup).
+// Used by the engine thread only (but for construction and warm-up).
 class ModelRunner final : public Runner {
  public:
   ModelRunner(std::unique_ptr<model::CausalLm> model, const ModelRunnerOptions& options);
 
-  // One prefill and one decode step on scratch blocks, so that the first request pays nothing extra
-  // and a broken kernel is found before SERVING.
-  absl::Status Warmup();
-
   const RunnerInfo& info() const override { return info_; }
-  absl::StatusOr<std::vector<RowResult>> Run(const scheduler::Batch& batch,
-                                             absl::Span<const RowTask> tasks) override;
+  // The engine thread is one of those that compute: all of a step is done in Finish.
+  absl::Status Start(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) override;
+  absl::StatusOr<std::vector<RowResult>> Finish() override;
 
  private:
   void PrepareThread();
   std::vector<RowResult> Forward(const scheduler::Batch& batch, absl::Span<const RowTask> tasks);
   void Decide(const float* logits, absl::Span<const RowTask> tasks, absl::Span<RowResult> results);
-  absl::Status WarmupStep(int32_t first_position, int32_t tokens);
 
   std::unique_ptr<model::CausalLm> model_;
   kernels::ThreadPool pool_;
@@ -46,6 +42,8 @@ class ModelRunner final : public Runner {
   at::Tensor logits_;              // [rows of a slice, vocab]
   std::vector<Sampler> samplers_;  // one per thread
   std::thread::id prepared_;       // the thread whose LibTorch settings are made
+  const scheduler::Batch* batch_ = nullptr;  // of the step that has begun
+  absl::Span<const RowTask> tasks_;
 };
 
 }  // namespace normserve::engine

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine needs of a model: run one batch and decide its rows. Implemented by ModelRunner
-// (torch) and by the fake runner of the tests. No torch here.
+// What the engine needs of a model: run one batch and decide its rows. Implemented by ModelRunner on the CPU, by
+// DeviceRunner on a device beside it, and by the fake runner of the tests. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -40,15 +40,38 @@ struct RunnerInfo {
   uint32_t blocks = 0;  // KV blocks that exist
 };
 
-// Used by the engine thread only.
+// How a step was put on a device that can replay recorded work (CUDA graphs).
+enum class Recorded {
+  kNone,      // not recorded: work that is not of a recorded shape, or a device without recordings
+  kNow,       // recorded in this step, for the next of its shape
+  kReplayed,
+};
+inline constexpr int kRecordedCount = 3;
+
+// Used by the engine thread only (but for construction and warm-up).
 class Runner {
  public:
   virtual ~Runner() = default;
   virtual const RunnerInfo& info() const = 0;
-  // tasks.size() == batch.logits_rows.size(), same order; the results too. An error ends every
-  // sequence of the batch.
-  virtual absl::StatusOr<std::vector<RowResult>> Run(const scheduler::Batch& batch,
-                                                     absl::Span<const RowTask> tasks) = 0;
+
+  // Begins a step. A device may go on with it after the return; `batch`, `tasks` and what they point to stay
+  // as they are until Finish, which ends it. tasks.size() == batch.logits_rows.size(), same order. After an
+  // error there is nothing to finish; an error of either ends every sequence of the batch.
+  virtual absl::Status Start(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) = 0;
+  // Waits for the step; results in the order of its tasks.
+  virtual absl::StatusOr<std::vector<RowResult>> Finish() = 0;
+  // Of the last step.
+  virtual Recorded recorded() const { return Recorded::kNone; }
+
+  absl::StatusOr<std::vector<RowResult>> Run(const scheduler::Batch& batch,
+                                             absl::Span<const RowTask> tasks) {
+    if (absl::Status status = Start(batch, tasks); !status.ok()) return status;
+    return Finish();
+  }
 };
+
+// One prefill and one decode step on the first block, which nobody owns yet, so that the first request pays
+// nothing extra and a broken kernel is found before SERVING. What it leaves there does not matter.
+absl::Status WarmUp(Runner& runner);
 
 }  // namespace normserve::engine

@@ -35,6 +35,12 @@ Terminal TerminalOf(FinishReason reason) {
   }
 }
 
+// Memory that ran out is the caller's to try again; anything else is our fault.
+absl::Status StepFailure(const absl::Status& why) {
+  const std::string text = absl::StrCat("the model failed on this request's batch: ", why.message());
+  return absl::IsResourceExhausted(why) ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
+}
+
 absl::Status ShuttingDown() { return absl::UnavailableError("the server is shutting down"); }
 
 }  // namespace
@@ -67,8 +73,14 @@ StepLoop::StepLoop(const EngineOptions& options, std::unique_ptr<Runner> runner,
       statistics_(observer) {}
 
 void StepLoop::Run() {
-  PublishAndDeliver(EngineObserver::Step());
-  for (bool idle = true;;) {
+  EngineObserver::Step last;
+  for (bool idle = false;;) {
+    const scheduler::Plan& plan = scheduler_.Schedule();
+    idle = plan.batch.empty();
+    const absl::Status started = idle ? absl::OkStatus() : StartStep(plan);
+    // What the step before made is handed out while a device works on this one.
+    PublishAndDeliver(last);
+    last = idle ? EngineObserver::Step() : FinishStep(plan, started);
     Inbox::Mail mail = inbox_->Take(
         /*wait=*/idle, deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first);
     const bool end_all = mail.end_all;
@@ -76,11 +88,7 @@ void StepLoop::Run() {
     Accept(std::move(mail));
     Expire();
     if (end_all) EndAll(ShuttingDown());
-    if (!outgoing_.empty()) PublishAndDeliver(EngineObserver::Step());
-    if (stop) return;
-    const scheduler::Plan& plan = scheduler_.Schedule();
-    idle = plan.batch.empty();
-    if (!idle) PublishAndDeliver(RunStep(plan));
+    if (stop) return PublishAndDeliver(last);
   }
 }
 
@@ -111,26 +119,32 @@ void StepLoop::Expire() {
   }
 }
 
-EngineObserver::Step StepLoop::RunStep(const scheduler::Plan& plan) {
-  const absl::Time start = clock_->Now();
+absl::Status StepLoop::StartStep(const scheduler::Plan& plan) {
+  step_start_ = clock_->Now();
+  StartAdmitted(plan);
+  statistics_.Planned(plan);
+  return runner_->Start(plan.batch, TasksOf(plan.batch));
+}
+
+EngineObserver::Step StepLoop::FinishStep(const scheduler::Plan& plan,
+                                          const absl::Status& started) {
   EngineObserver::Step step;
   step.prefill_tokens = plan.prefill_tokens;
   step.decode_tokens = plan.decode_tokens;
   step.sequences = static_cast<uint32_t>(plan.sequences.size());
-  StartAdmitted(plan);
-  statistics_.Planned(plan);
-  absl::StatusOr<std::vector<RowResult>> results = runner_->Run(plan.batch, TasksOf(plan.batch));
+  absl::StatusOr<std::vector<RowResult>> results =
+      started.ok() ? runner_->Finish() : absl::StatusOr<std::vector<RowResult>>(started);
   if (results.ok()) {
     const size_t rows = results->size(), held = Commit(plan.batch, *std::move(results));
     if (plan.draft_tokens > 0) {
       statistics_.Drafted(plan.draft_tokens, plan.draft_tokens - static_cast<uint32_t>(rows - held));
     }
   } else {
-    const absl::Status status = absl::InternalError(
-        absl::StrCat("the model failed on this request's batch: ", results.status().message()));
+    const absl::Status status = StepFailure(results.status());
     for (uint64_t handle : plan.sequences) EndWith(handle, status);
   }
-  step.seconds = std::max(0.0, absl::ToDoubleSeconds(clock_->Now() - start));
+  step.recorded = runner_->recorded();
+  step.seconds = std::max(0.0, absl::ToDoubleSeconds(clock_->Now() - step_start_));
   return step;
 }
 

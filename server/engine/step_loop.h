@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step loop: drain the inbox, schedule, run, commit, publish, deliver. What a request is made
+// The step loop: drain the inbox, schedule, start, publish and deliver the step before, finish, commit. What a request is made
 // of is Generation's, who comes in is Inbox's and admission's, who runs is the scheduler's.
 #pragma once
 
@@ -42,7 +42,8 @@ class StepLoop {
  private:
   void Accept(Inbox::Mail mail);
   void Expire();
-  EngineObserver::Step RunStep(const scheduler::Plan& plan);
+  absl::Status StartStep(const scheduler::Plan& plan);
+  EngineObserver::Step FinishStep(const scheduler::Plan& plan, const absl::Status& started);
   void StartAdmitted(const scheduler::Plan& plan);
   const std::vector<RowTask>& TasksOf(const scheduler::Batch& batch);
   size_t Commit(const scheduler::Batch& batch, std::vector<RowResult> results);
@@ -62,6 +63,7 @@ class StepLoop {
   std::unordered_map<uint64_t, std::unique_ptr<Generation>> generations_;  // by handle
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;                    // of those, if finite
   std::vector<std::pair<std::shared_ptr<Outbox>, Delta>> outgoing_;        // this step's
+  absl::Time step_start_;                                                  // of the step that runs
   std::vector<RowTask> tasks_;                                             // scratch
   std::vector<scheduler::RowOutcome> outcomes_;                            // scratch
 };

@@ -6,26 +6,13 @@
 // cores.
 #pragma once
 
-#include "kernels/attention_rows.h"
+#include "kernels/attention_plan.h"
 #include "kernels/vectors.cuh"
 
 namespace normserve::kernels {
 
-constexpr int kAttentionThreads = 128;
-constexpr int kSplit = 512;  // positions
-constexpr int kStrip = 16;   // positions that never straddle two blocks of the cache
+constexpr int kStrip = 16;  // positions that never straddle two blocks of the cache
 constexpr int kStrips = kSplit / kStrip;
-
-// Which rows share a block: those that read the same keys and values. Tokens of another sequence
-// that fall into the block take their turn after the first one's.
-struct AttentionPlan {
-  int heads = 1;   // of one kv head
-  int tokens = 1;  // neighbours in the batch
-  int parts = 1;   // blocks per kv head
-  int splits = 1;  // of the longest context
-  float* partial = nullptr;  // [tokens, heads, splits, head_dim]; null: blocks merge their splits
-  float* stats = nullptr;    // [tokens, heads, splits, 2]: maximum and sum
-};
 
 // Two stretches of a softmax made one: what their sums are multiplied by under the common maximum.
 struct SplitMerge {

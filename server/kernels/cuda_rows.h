@@ -10,6 +10,7 @@
 #include "kernels/attention_rows.h"
 #include "kernels/norm_rows.h"
 #include "kernels/qkv_rows.h"
+#include "kernels/sample_rows.h"
 #include "kernels/weight_format.h"
 
 struct CUstream_st;
@@ -111,5 +112,8 @@ struct GatherArgs {
   int64_t width = 0;
 };
 void GatherRowsCuda(const GatherArgs& args, int64_t count, CudaStream stream);
+
+// sample.cu. The launch depends on `rows` alone; all else is read on the device, so a graph may hold it.
+void SampleRowsCuda(const SampleArgs& args, int64_t rows, CudaStream stream);
 
 }  // namespace normserve::kernels

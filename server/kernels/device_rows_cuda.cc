@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row kernels on a CUDA device, put on the current stream.
-#include <ATen/ops/empty.h>
-
 #include "kernels/cuda_rows.h"
 #include "kernels/cuda_stream.h"
 #include "kernels/device_rows.h"
 
 namespace normserve::kernels {
+
 void RunNormRows(const NormRows& args, int64_t rows) {
   if (rows > 0) NormRowsCuda(args, rows, CurrentStream());
 }
@@ -26,16 +25,20 @@ void RunQkvRows(const QkvRows& args, int64_t tokens) {
 void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_context) {
   if (tokens == 0) return;
   const int64_t floats = AttentionScratchFloats(args, tokens, max_context);
-  // Without any, blocks merge their splits themselves. From the caching allocator: no call to the driver once a
-  // step of this size has run.
+  // Without any, blocks merge their splits themselves.
   at::Tensor scratch;
-  if (floats > 0) scratch = at::empty({floats}, at::device(kCudaDevice).dtype(at::kFloat));
+  if (floats > 0) scratch = StreamScratch({floats}, at::kFloat);
   AttentionRowsCuda(args, tokens, max_context, floats > 0 ? scratch.data_ptr<float>() : nullptr,
                     CurrentStream());
 }
 
 const int32_t* HostInts(const at::Tensor& t) {
-  return t.is_cpu() ? t.const_data_ptr<int32_t>() : nullptr;
+#if defined(NORMSERVE_CUDA_EMULATED)
+  // What they hold while work is recorded is not what it will run on.
+  return Recording() ? nullptr : t.const_data_ptr<int32_t>();
+#else
+  return nullptr;
+#endif
 }
 
 }  // namespace normserve::kernels

@@ -11,7 +11,7 @@
 
 namespace normserve::kernels {
 
-absl::Status OpenKernelPlugin(const std::string& file) {
+absl::StatusOr<std::unique_ptr<Accelerator>> OpenKernelPlugin(const std::string& file, int index) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path path = self.parent_path() / file;
@@ -21,12 +21,15 @@ absl::Status OpenKernelPlugin(const std::string& file) {
   // Never closed: the dispatcher keeps pointers into it.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::FailedPreconditionError(dlerror());
-  const auto devices = reinterpret_cast<int (*)()>(dlsym(library, "normserve_plugin_devices"));
-  if (devices == nullptr) {
+  const auto open =
+      reinterpret_cast<OpenAcceleratorFunction*>(dlsym(library, "normserve_open_accelerator"));
+  if (open == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(path.string(), " is no plugin of normserve"));
   }
-  if (devices() < 1) return absl::FailedPreconditionError("no device was found");
-  return absl::OkStatus();
+  std::string why;
+  std::unique_ptr<Accelerator> accelerator(open(index, &why));
+  if (accelerator == nullptr) return absl::FailedPreconditionError(why);
+  return accelerator;
 }
 
 }  // namespace normserve::kernels

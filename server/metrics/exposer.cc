@@ -62,25 +62,24 @@ absl::StatusOr<std::string> NumericAddress(const std::string& listen) {
 }  // namespace
 
 struct Exposer::Impl {
-  std::shared_ptr<prometheus::Registry> registry;
-  std::shared_ptr<ProcessMetrics> process = std::make_shared<ProcessMetrics>();
+  std::vector<std::shared_ptr<prometheus::Collectable>> sources;
   std::unique_ptr<prometheus::Exposer> exposer;  // last: ends before what it reads
 };
 
 absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(
-    const std::string& listen, std::shared_ptr<prometheus::Registry> registry) {
+    const std::string& listen, std::vector<std::shared_ptr<prometheus::Collectable>> sources) {
   absl::StatusOr<std::string> address = NumericAddress(listen);
   if (!address.ok()) return address.status();
   auto impl = std::make_unique<Impl>();
-  impl->registry = std::move(registry);
+  impl->sources = std::move(sources);
+  impl->sources.push_back(std::make_shared<ProcessMetrics>());
   // The HTTP library reports a failed start by throwing; nothing else here does.
   try {
     impl->exposer = std::make_unique<prometheus::Exposer>(*address);
   } catch (const std::exception& error) {
     return ListenError(listen, error.what());
   }
-  impl->exposer->RegisterCollectable(impl->registry);
-  impl->exposer->RegisterCollectable(impl->process);
+  for (const auto& source : impl->sources) impl->exposer->RegisterCollectable(source);
   return std::unique_ptr<Exposer>(new Exposer(std::move(impl)));
 }
 

@@ -2,11 +2,13 @@
 // The HTTP endpoint that Prometheus scrapes: /metrics on --metrics-listen.
 #pragma once
 
+#include <prometheus/collectable.h>
 #include <prometheus/registry.h>
 
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -16,9 +18,9 @@ namespace normserve::metrics {
 class Exposer {
  public:
   // `listen` is HOST:PORT; HOST may be a name, an IPv4 address or a bracketed IPv6 one; port 0
-  // picks a free one. An error names the flag and the reason.
+  // picks a free one. What `sources` and the process itself say is served. An error names the flag and the reason.
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(
-      const std::string& listen, std::shared_ptr<prometheus::Registry> registry);
+      const std::string& listen, std::vector<std::shared_ptr<prometheus::Collectable>> sources);
   ~Exposer();
 
   int port() const;

@@ -11,6 +11,9 @@ constexpr std::array<const char*, engine::kTerminalCount> kReasons = {
     "stop",     "length",  "scored",   "cancelled", "deadline",
     "rejected", "invalid", "internal", "shutdown"};
 
+// Label `graph` of normserve_step_graphs_total, in the order of engine::Recorded.
+constexpr std::array<const char*, engine::kRecordedCount> kGraphs = {"none", "recorded", "replayed"};
+
 // Half a millisecond to twenty minutes: a tiny model's step and a long generation fit one list.
 Buckets SecondsBuckets() {
   return {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,
@@ -63,6 +66,10 @@ constexpr char kBlocksHelp[] =
     "prefix), "
     "free.";
 
+constexpr char kGraphsHelp[] =
+    "Engine steps by CUDA graph: replayed, recorded in this step, or none (prefill, a shape seen for the first "
+    "time, the CPU).";
+
 std::array<prometheus::Counter*, engine::kTerminalCount> EndedByReason(SeriesMaker& make) {
   std::array<prometheus::Counter*, engine::kTerminalCount> ended{};
   for (int i = 0; i < engine::kTerminalCount; ++i) {
@@ -70,6 +77,14 @@ std::array<prometheus::Counter*, engine::kTerminalCount> EndedByReason(SeriesMak
         &make.Counter("normserve_requests_ended_total", kEndedHelp, {{"reason", kReasons[i]}});
   }
   return ended;
+}
+
+std::array<prometheus::Counter*, engine::kRecordedCount> StepsByGraph(SeriesMaker& make) {
+  std::array<prometheus::Counter*, engine::kRecordedCount> steps{};
+  for (int i = 0; i < engine::kRecordedCount; ++i) {
+    steps[i] = &make.Counter("normserve_step_graphs_total", kGraphsHelp, {{"graph", kGraphs[i]}});
+  }
+  return steps;
 }
 
 }  // namespace
@@ -103,6 +118,7 @@ ModelMetrics::Series ModelMetrics::MakeSeries(prometheus::Registry& registry,
                    "Guesses at next tokens that were computed (--draft-tokens)."),
       make.Counter("normserve_draft_tokens_accepted_total",
                    "Guesses that were right; each is a generated token that needed no step of its own."),
+      StepsByGraph(make),
       make.Seconds("normserve_time_to_first_token_seconds",
                    "From submission to a request's first token."),
       make.Seconds("normserve_inter_token_latency_seconds",
@@ -178,6 +194,7 @@ void ModelMetrics::StepDone(const Step& step, const Gauges& gauges) {
   series_.kv_cache_usage.Set(
       gauges.blocks_total == 0 ? 0 : static_cast<double>(gauges.blocks_used) / gauges.blocks_total);
   if (step.sequences == 0) return;  // gauges only: nothing ran
+  series_.steps_by_graph[static_cast<size_t>(step.recorded)]->Increment();
   series_.step_batch_size.Observe(step.sequences);
   series_.step_tokens.Observe(step.prefill_tokens + step.decode_tokens);
   series_.step_duration.Observe(step.seconds);

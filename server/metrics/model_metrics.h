@@ -55,6 +55,7 @@ class ModelMetrics final : public engine::EngineObserver {
     prometheus::Counter& nonfinite_rows;
     prometheus::Counter& draft_tokens;
     prometheus::Counter& accepted_draft_tokens;
+    std::array<prometheus::Counter*, engine::kRecordedCount> steps_by_graph;  // by Recorded
     prometheus::Histogram& time_to_first_token;
     prometheus::Histogram& inter_token;
     prometheus::Histogram& request_duration;

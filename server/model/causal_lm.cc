@@ -3,6 +3,7 @@
 #include "model/causal_lm.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 
@@ -12,6 +13,14 @@
 #include "model/loader.h"
 
 namespace normserve::model {
+namespace {
+
+at::Tensor Zeros(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device) {
+  if (device.is_cpu()) return kernels::ZerosInLargePages(sizes, dtype);
+  return at::zeros(sizes, at::TensorOptions().dtype(dtype).device(device));
+}
+
+}  // namespace
 
 struct CausalLm::Impl {
   explicit Impl(LoadedModel loaded) : model(std::move(loaded)), scratch(model.scratch) {}
@@ -38,34 +47,33 @@ const norm::NormPlan& CausalLm::norms() const { return impl_->model.plan; }
 KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size) const {
   const ModelDescription& d = description();
   const at::ScalarType dtype = impl_->model.dtype;
+  const at::Device device = impl_->model.scratch.device;
   KvCache cache;
   cache.blocks = blocks;
   cache.block_size = block_size;
   for (int64_t layer = 0; layer < d.layer_count; ++layer) {
-    cache.keys.push_back(
-        kernels::ZerosInLargePages({blocks, d.kv_heads, d.head_dim, block_size}, dtype));
-    cache.values.push_back(
-        kernels::ZerosInLargePages({blocks, d.kv_heads, block_size, d.head_dim}, dtype));
+    cache.keys.push_back(Zeros({blocks, d.kv_heads, d.head_dim, block_size}, dtype, device));
+    cache.values.push_back(Zeros({blocks, d.kv_heads, block_size, d.head_dim}, dtype, device));
   }
   return cache;
 }
 
+void CausalLm::Reserve(int64_t tokens, int64_t rows) { impl_->scratch.Reserve(tokens, rows); }
+
 void CausalLm::Impl::Embed(const StepInput& input) {
   Scratch& s = scratch;
-  at::Tensor& out = model.plan.embed_out ? s.delta : s.residual;
+  at::Tensor& out = model.embed_out ? s.delta : s.residual;
   kernels::Embed(input.token_ids, model.embedding, model.embedding_scale, input.positions,
                  model.positions, out);
-  if (model.plan.embed_out) {
-    kernels::NormOp(s.delta, model.plan.embed_out->op, s.row_stat, s.residual);
-  }
+  if (model.embed_out) kernels::NormOp(s.delta, *model.embed_out, s.row_stat, s.residual);
   const kernels::OptionalNorm& first = model.layers.front().attn_in();
   if (first) kernels::NormOp(s.residual, *first, s.row_stat, s.normed);
 }
 
 at::Tensor CausalLm::Impl::Finish(const StepInput& input, const Probe* probe) {
   kernels::GatherRows(scratch.residual, input.logits_rows, scratch.gathered);
-  if (!model.plan.final) return scratch.gathered;
-  kernels::NormOp(scratch.gathered, model.plan.final->op, scratch.final_stat, scratch.output);
+  if (!model.final) return scratch.gathered;
+  kernels::NormOp(scratch.gathered, *model.final, scratch.final_stat, scratch.output);
   if (probe != nullptr) (*probe)("norm", scratch.output);
   return scratch.output;
 }

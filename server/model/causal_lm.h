@@ -19,7 +19,7 @@
 
 namespace normserve::model {
 
-enum class Quantization { kNone, kInt8, kInt4 };
+enum class Quantization { kNone, kInt8, kInt4, kFloat8 };
 
 // How to load. Absent optionals follow the checkpoint.
 struct LoadOptions {
@@ -31,6 +31,10 @@ struct LoadOptions {
   // Norms, biases and learned positions stay float32.
   Quantization quantize = Quantization::kNone;
   Quantization quantize_head = Quantization::kNone;
+  at::Device device = at::kCPU;               // of weights, buffers and cache
+  at::ScalarType activations = at::kFloat;    // kFloat, or as dtype
+  // Called as layers arrive, with how many are there; never with more than layer_count. May be empty.
+  std::function<void(int64_t layers, int64_t layer_count)> progress;
 };
 
 // What a loaded model is; plain data, for scheduling limits, ListModels and `inspect`.
@@ -90,8 +94,12 @@ class CausalLm {
   const ModelDescription& description() const;
   const norm::NormPlan& norms() const;
 
-  // Zeroed blocks of the model's own shape and dtype.
+  // Zeroed blocks of the model's own shape, dtype and device.
   KvCache MakeCache(int64_t blocks, int64_t block_size) const;
+
+  // Makes the buffers large enough for steps of so many tokens and logits rows: until a larger one comes, they
+  // stay where they are, as recorded work needs it.
+  void Reserve(int64_t tokens, int64_t rows);
 
   // Runs the layers over all tokens, writes their keys and values, and returns the final-normed hidden
   // states of logits_rows, [rows, hidden] act. The result is valid until the next call.

@@ -17,18 +17,28 @@ at::Tensor Carve(const at::Tensor& storage, int64_t& offset, int64_t rows, int64
   return view;
 }
 
-void Grow(at::Tensor& storage, int64_t elements, at::ScalarType dtype) {
-  if (storage.defined() && storage.numel() >= elements) return;
-  storage = at::empty({elements}, at::TensorOptions().dtype(dtype));
+}  // namespace
+
+int64_t Scratch::TokenWidth() const {
+  return 3 * shape_.hidden + shape_.qkv + shape_.attended + shape_.gate_up + shape_.ffn;
 }
 
-}  // namespace
+void Scratch::Grow(at::Tensor& storage, int64_t elements, at::ScalarType dtype) const {
+  if (storage.defined() && storage.numel() >= elements) return;
+  storage = at::empty({elements}, at::TensorOptions().dtype(dtype).device(shape_.device));
+}
+
+void Scratch::Reserve(int64_t tokens, int64_t rows) {
+  Grow(act_, tokens * TokenWidth(), shape_.dtype);
+  Grow(stat_, tokens, at::kFloat);
+  Grow(act_rows_, 2 * rows * shape_.hidden, shape_.dtype);
+  Grow(stat_rows_, rows, at::kFloat);
+  tokens_ = rows_ = -1;  // views into what was there before
+}
 
 void Scratch::Resize(int64_t tokens, int64_t rows) {
   if (tokens != tokens_) {
-    const int64_t width = 3 * shape_.hidden + shape_.qkv + shape_.attended + shape_.gate_up +
-                          shape_.ffn;
-    Grow(act_, tokens * width, shape_.dtype);
+    Grow(act_, tokens * TokenWidth(), shape_.dtype);
     Grow(stat_, tokens, at::kFloat);
     int64_t offset = 0;
     residual = Carve(act_, offset, tokens, shape_.hidden);
@@ -56,7 +66,7 @@ void LayerStep::SeeNorm(const char* what, const at::Tensor& x,
                         const kernels::OptionalNorm& norm) const {
   if (probe == nullptr || !norm) return;
   at::Tensor y = at::empty(x.sizes(), x.options());
-  at::Tensor stat = at::empty({x.size(0)}, at::TensorOptions().dtype(at::kFloat));
+  at::Tensor stat = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   kernels::NormOp(x, *norm, stat, y);
   See(what, y);
 }

@@ -26,6 +26,7 @@ struct ScratchShape {
   int64_t gate_up = 0;
   int64_t ffn = 0;
   at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
 };
 
 // Intermediate results of one step, reused by every layer. Buffers grow to the largest step seen;
@@ -33,6 +34,8 @@ struct ScratchShape {
 class Scratch {
  public:
   explicit Scratch(const ScratchShape& shape) : shape_(shape) {}
+  // Makes room for so many rows, if there is less.
+  void Reserve(int64_t tokens, int64_t rows);
   // Sets every view to `tokens` rows (and the last three to `rows`).
   void Resize(int64_t tokens, int64_t rows);
 
@@ -49,6 +52,9 @@ class Scratch {
   at::Tensor final_stat; // [rows] float32
 
  private:
+  int64_t TokenWidth() const;
+  void Grow(at::Tensor& storage, int64_t elements, at::ScalarType dtype) const;
+
   ScratchShape shape_;
   int64_t tokens_ = -1;
   int64_t rows_ = -1;

@@ -25,10 +25,8 @@ namespace {
 
 using norm::NormSite;
 
-kernels::OptionalNorm OpOf(const std::optional<norm::NormSpec>& spec) {
-  if (!spec) return std::nullopt;
-  return spec->op;
-}
+// Undefined tensors stay undefined.
+at::Tensor OnDevice(const at::Tensor& t, at::Device device) { return t.defined() ? t.to(device) : t; }
 
 std::string DtypeName(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return "bfloat16";
@@ -37,6 +35,7 @@ std::string DtypeName(at::ScalarType dtype) {
 
 std::string QuantizationName(Quantization quantize) {
   if (quantize == Quantization::kInt8) return "int8";
+  if (quantize == Quantization::kFloat8) return "fp8";
   return quantize == Quantization::kInt4 ? "int4" : "none";
 }
 
@@ -60,6 +59,7 @@ class Loader {
   void AddLayer(const norm::LayerNorms& norms, const norm::FoldableLayer& linears);
   kernels::PackedWeight Pack(const at::Tensor& weight, Quantization quantize);
   PackedLinear Pack(const norm::FoldableLinear& linear, Quantization quantize);
+  kernels::OptionalNorm OpOf(const std::optional<norm::NormSpec>& spec) const;
   void CountNorm(const std::optional<norm::NormSpec>& spec);
   void Describe();
 
@@ -102,6 +102,14 @@ norm::NormInputs Loader::MakeNormInputs() const {
   inputs.output_weight = names_.attn_out + ".weight";
   inputs.tensors = checkpoint_.get();
   return inputs;
+}
+
+kernels::OptionalNorm Loader::OpOf(const std::optional<norm::NormSpec>& spec) const {
+  if (!spec) return std::nullopt;
+  kernels::Norm norm = spec->op;
+  norm.gamma = OnDevice(norm.gamma, options_.device);
+  norm.beta = OnDevice(norm.beta, options_.device);
+  return norm;
 }
 
 // The parts of one fused weight, stacked. Equal 16-bit dtypes stay as stored.
@@ -160,20 +168,21 @@ kernels::WeightFormat FormatOf(const at::Tensor& weight, at::ScalarType dtype,
                                Quantization quantize) {
   if (quantize == Quantization::kInt8) return kernels::WeightFormat::kInt8;
   if (quantize == Quantization::kInt4) return kernels::WeightFormat::kInt4;
+  if (quantize == Quantization::kFloat8) return kernels::WeightFormat::kFloat8;
   const bool narrow = dtype == at::kBFloat16 || weight.scalar_type() == at::kBFloat16;
   return narrow ? kernels::WeightFormat::kBFloat16 : kernels::WeightFormat::kFloat32;
 }
 
 kernels::PackedWeight Loader::Pack(const at::Tensor& weight, Quantization quantize) {
   kernels::PackedWeight packed =
-      kernels::PackWeight(weight, FormatOf(weight, options_.dtype, quantize));
+      kernels::PackWeight(weight.to(options_.device), FormatOf(weight, options_.dtype, quantize));
   weight_bytes_ += static_cast<uint64_t>(packed.panels.nbytes());
   return packed;
 }
 
 PackedLinear Loader::Pack(const norm::FoldableLinear& linear, Quantization quantize) {
   if (linear.bias.defined()) weight_bytes_ += static_cast<uint64_t>(linear.bias.nbytes());
-  return {Pack(linear.weight, quantize), linear.bias};
+  return {Pack(linear.weight, quantize), OnDevice(linear.bias, options_.device)};
 }
 
 absl::Status Loader::LoadEmbedding() {
@@ -186,6 +195,7 @@ absl::Status Loader::LoadEmbedding() {
     NS_ASSIGN_OR_RETURN(model_.positions,
                         checkpoint_->Parameter(names_.positions + ".weight",
                                                {config_.max_positions, config_.hidden}));
+    model_.positions = model_.positions.to(options_.device);
     weight_bytes_ += static_cast<uint64_t>(model_.positions.nbytes());
   }
   // DyT's Llama has an optional scalar after the embedding; the BHyT code's switch is in its config.
@@ -238,6 +248,7 @@ absl::Status Loader::LoadLayers(const norm::NormInputs& inputs) {
     AddLayer(norms, linears);
     linears = {};  // views into the file
     checkpoint_->ReleasePages();
+    if (options_.progress) options_.progress(layer + 1, config_.layers);
   }
   return absl::OkStatus();
 }
@@ -304,6 +315,8 @@ absl::StatusOr<LoadedModel> Loader::Load() {
   NS_RETURN_IF_ERROR(norm::FreezeModelNorms(inputs, model_.plan));
   CountNorm(model_.plan.embed_out);
   CountNorm(model_.plan.final);
+  model_.embed_out = OpOf(model_.plan.embed_out);
+  model_.final = OpOf(model_.plan.final);
   NS_RETURN_IF_ERROR(checkpoint_->CheckAllUsed(
       names_.ignored_suffixes, absl::StrCat("architecture ", ArchitectureName(config_.architecture),
                                             " with norm_type ", config_.norm_type)));
@@ -316,10 +329,12 @@ absl::StatusOr<LoadedModel> Loader::Load() {
   const int64_t q = config_.heads * config_.head_dim;
   const int64_t kv = config_.kv_heads * config_.head_dim;
   const int64_t projections = static_cast<int64_t>(names_.gate_up.size());
-  // DIFFERS: activations stay float32 under --dtype bfloat16 (docs/adr/0019): on a CPU they cost nothing
-  // beside the weights, and each rounding that is left out brings results nearer to the exact ones.
+  model_.cos_sin = OnDevice(model_.cos_sin, options_.device);
+  // DIFFERS: on a CPU activations stay float32 under --dtype bfloat16 (docs/adr/0019): they cost nothing beside
+  // the weights, and each rounding that is left out brings results nearer to the exact ones. On a GPU they are
+  // bfloat16, as the authors' are.
   model_.scratch = {config_.hidden, q + 2 * kv, q, projections * config_.ffn, config_.ffn,
-                    at::kFloat};
+                    options_.activations, options_.device};
   Describe();
   return std::move(model_);
 }

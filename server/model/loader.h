@@ -18,6 +18,7 @@ struct LoadedModel {
   at::ScalarType dtype = at::kFloat;
   kernels::PackedWeight embedding;
   float embedding_scale = 1.0f;
+  kernels::OptionalNorm embed_out, final;  // of the plan, on the model's device
   at::Tensor positions;  // [positions, hidden] float32, or undefined
   at::Tensor cos_sin;    // [positions, head_dim] float32, or undefined
   std::vector<DecoderLayer> layers;

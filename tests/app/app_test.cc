@@ -45,17 +45,33 @@ CacheRequest SmallModel() {
   request.block_size = 32;
   request.max_context_tokens = 500;
   request.max_running = 4;
-  request.free_bytes = uint64_t{1} << 30;
+  ShareMainMemory(uint64_t{1} << 30, 0, &request);
   return request;
 }
 
 TEST(CacheSizeTest, TheDefaultIsWhatRunsAtOnceWithinAQuarterOfFreeMemory) {
   CacheRequest request = SmallModel();
   EXPECT_EQ(*CacheBlocks(request), 64u);  // 4 contexts of 16 blocks
-  request.free_bytes = 4 * 10 * 32 * 1024;
+  ShareMainMemory(4 * 10 * 32 * 1024, 0, &request);
   EXPECT_EQ(*CacheBlocks(request), 10u);
-  request.free_bytes = 1000;
+  ShareMainMemory(1000, 0, &request);
   EXPECT_FALSE(CacheBlocks(request).ok());
+}
+
+TEST(CacheSizeTest, OnAGpuTheDefaultIsWhatIsLeftOfItsShare) {
+  constexpr uint64_t kGib = uint64_t{1} << 30;
+  CacheRequest request = SmallModel();
+  request.max_running = 1 << 20;  // wants more than there is
+  // 70 of 100 GiB are the share, 20 are used and 10 are buffers: 40 for this model and one to come.
+  ShareDeviceMemory({80 * kGib, 100 * kGib}, 0.7, 10 * kGib, 1, &request);
+  EXPECT_EQ(uint64_t{*CacheBlocks(request)} * 32 * 1024, 20 * kGib);
+  ShareDeviceMemory({80 * kGib, 100 * kGib}, 0.2, 10 * kGib, 0, &request);
+  EXPECT_EQ(std::string(CacheBlocks(request).status().message()),
+            "--memory-fraction 0.2 of 100.0 GiB, of which 30.0 GiB are used: holds no KV cache block; one of 32 "
+            "tokens takes 32.0 KiB");
+  // A size asked for by flag may take what is free beside the buffers.
+  request.memory_bytes = 71 * kGib;
+  EXPECT_THAT(std::string(CacheBlocks(request).status().message()), HasSubstr("more than the free memory of 70.0 GiB"));
 }
 
 TEST(CacheSizeTest, FlagsDecideAndAreChecked) {

@@ -34,7 +34,7 @@ TEST(OptionsTest, DefaultsServeOneModel) {
   ASSERT_EQ(parsed.options->models.size(), 1u);
   EXPECT_EQ(parsed.options->models[0].name, "a");
   EXPECT_EQ(parsed.options->models[0].directory, "dir");
-  EXPECT_EQ(parsed.options->dtype, "float32");
+  EXPECT_EQ(parsed.options->dtype, "auto");
   EXPECT_TRUE(parsed.options->prefix_cache);
   EXPECT_FALSE(parsed.options->kv_cache_tokens);
 }

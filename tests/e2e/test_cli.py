@@ -18,7 +18,7 @@ import wire
 from server import DEMO, Server, run, status_of, wait_until
 
 BHYT = DEMO / "bhyt-kjv"
-FLAGS = ["--model", "--listen", "--metrics-listen", "--device", "--dtype", "--ready-file", "--config", "--norm-type",
+FLAGS = ["--model", "--listen", "--metrics-listen", "--device", "--memory-fraction", "--dtype", "--ready-file", "--config", "--norm-type",
          "--bhyt-seq-len", "--fold", "--block-size", "--kv-cache-tokens", "--kv-cache-memory", "--max-step-tokens",
          "--max-mixed-step-tokens", "--max-running", "--max-waiting", "--max-waiting-tokens", "--no-prefix-cache",
          "--default-max-new-tokens", "--threads", "--simd", "--drain-timeout", "--log-level", "--log-prompts",
@@ -34,7 +34,7 @@ def test_help_lists_every_flag_with_its_default_and_unit():
     assert "inspect" in text
     for flag, unit, default in (("--block-size", "TOKENS", "32"), ("--max-running", "REQUESTS", "64"),
                                 ("--kv-cache-memory", "BYTES", "default"), ("--drain-timeout", "SECONDS", "30"),
-                                ("--dtype", "TYPE", "float32"), ("--listen", "HOST:PORT", "127.0.0.1")):
+                                ("--dtype", "TYPE", "auto"), ("--memory-fraction", "SHARE", "0.9"), ("--listen", "HOST:PORT", "127.0.0.1")):
         entry = re.search(rf"^\s+{flag}\b.*?(?=^\s+--|\Z)", text, re.M | re.S)[0]
         assert unit in entry and default in entry, entry
 
@@ -50,7 +50,9 @@ def test_version():
     (["--model", f"a={BHYT}", "--model", f"a={BHYT}"], ["--model", "'a'"]),
     ([], ["--model"]),
     (["--model", f"a={BHYT}", "--dtype", "float8"], ["--dtype", "float8"]),
-    (["--model", f"a={BHYT}", "--device", "tpu"], ["--device", "tpu"]),
+    (["--model", f"a={BHYT}", "--device", "tpu"], ["--device", "tpu", "cuda:N"]),
+    (["--model", f"a={BHYT}", "--device", "cuda:-1"], ["--device", "cuda:-1", "cuda:N"]),
+    (["--model", f"a={BHYT}", "--memory-fraction", "1.5"], ["--memory-fraction", "1.5"]),
     (["--model", f"a={BHYT}", "--block-size", "20"], ["--block-size", "20", "16"]),
     (["--model", f"a={BHYT}", "--block-size", "x"], ["--block-size"]),
     (["--model", f"a={BHYT}", "--max-running", "0"], ["--max-running"]),

@@ -11,7 +11,7 @@ from server import BINARY, DEMO, Server
 from test_golden import CASES, LOGPROB_TOLERANCE, golden
 
 FAMILIES = ["bhyt_rms_gqa", "bhytstar_mean", "sg_simplegpt_rms_gqa_llama3", "sg_preqknorm_rms_gqa_llama3", "peri", "lns",
-            "dyt", "nanogpt"]
+            "dyt", "nanogpt", "llama_linear"]
 
 
 @pytest.fixture(name="emulated", scope="module")
@@ -35,8 +35,62 @@ def test_the_model_says_where_it_runs(emulated):
     assert emulated.stub.GetModel(wire.pb.GetModelRequest(model=FAMILIES[0])).device == "cuda-emulated"
 
 
-def test_a_device_that_is_not_there_is_refused():
-    result = subprocess.run([BINARY, "--model", f"a={DEMO / 'bhyt-kjv'}", "--device", "cuda", "--check"], timeout=60,
+def graph_steps(server):
+    metrics = server.metrics()
+    return {graph: metrics.sum("normserve_step_graphs_total", model=FAMILIES[0], graph=graph)
+            for graph in ("none", "recorded", "replayed")}
+
+
+def test_decode_steps_are_replayed(emulated):
+    before = graph_steps(emulated)
+    emulated.generate(FAMILIES[0], [1, 2, 3], 6, temperature=0, ignore_eos=True)
+    after = graph_steps(emulated)
+    assert after["replayed"] > before["replayed"], (before, after)
+    assert sum(after.values()) - sum(before.values()) == 6
+
+
+def test_sampling_on_the_device_draws_what_the_cpu_draws(emulated):
+    requests = [{"temperature": 0.8, "seed": 5}, {"temperature": 1.2, "seed": 6, "top_k": 7},
+                {"temperature": 0.9, "seed": 7, "top_p": 0.8, "repetition_penalty": 1.2},
+                {"temperature": 0.7, "seed": 8, "min_p": 0.05, "frequency_penalty": 0.4}]
+    with Server({FAMILIES[0]: CASES[FAMILIES[0]]}, "--threads", 1, "--kv-cache-tokens", 256) as cpu:
+        for sampling in requests:
+            answers = [server.generate(FAMILIES[0], [9, 8, 7], 16, ignore_eos=True, **sampling).token_ids
+                       for server in (emulated, cpu)]
+            assert list(answers[0]) == list(answers[1]), sampling
+
+
+def test_many_alternatives_are_given_too(emulated):
+    answer = emulated.generate(FAMILIES[0], [9, 8, 7], 3, temperature=0, ignore_eos=True, top_logprobs=40)
+    assert all(len(token.token_ids) == 40 for token in answer.top_logprobs)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_device_that_is_not_there_is_refused(device):
+    result = subprocess.run([BINARY, "--model", f"a={DEMO / 'bhyt-kjv'}", "--device", device, "--check"], timeout=60,
                             capture_output=True, text=True, check=False)
     assert result.returncode == 1 and result.stdout == ""
-    assert result.stderr == "normserve: --device cuda: this build cannot serve on a GPU yet; allowed: cpu, auto\n"
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith(f"normserve: --device {device}: "), result.stderr
+    assert lines[0].endswith("; allowed here: cpu, auto"), result.stderr
+
+
+def test_auto_goes_on_with_the_cpu_and_says_why():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NORMSERVE_TEST_DEVICE", "auto")
+        with Server({"a": DEMO / "bhyt-kjv"}, "--kv-cache-tokens", 256) as server:
+            assert server.stub.GetModel(wire.pb.GetModelRequest(model="a")).device == "cpu"
+            line = next(line for line in server.log().splitlines() if " event=device " in line)
+            assert " device=cpu asked_for=auto why=" in line
+
+
+@pytest.mark.parametrize("flags,said", [
+    (["--quantize", "int4"], "--quantize int4: not on cuda-emulated; allowed there: none, int8, fp8"),
+    (["--device", "cpu", "--quantize", "fp8"], "--quantize fp8: not on cpu; allowed there: none, int8, int4"),
+    (["--device", "cpu", "--quantize-head", "fp8"], "--quantize-head fp8: not on cpu; allowed there: none, int8, int4")])
+def test_a_format_that_the_device_lacks_is_refused(flags, said):
+    device = [] if "--device" in flags else ["--device", "cuda-emulated"]
+    result = subprocess.run([BINARY, "--model", f"a={DEMO / 'bhyt-kjv'}", *device, *flags, "--check"], timeout=60,
+                            capture_output=True, text=True, check=False)
+    # LibTorch warns of the emulated kernels, which take the place of the CPU's.
+    assert result.returncode == 1 and result.stderr.splitlines()[-1] == f"normserve: model 'a': {said}"

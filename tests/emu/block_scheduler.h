@@ -94,6 +94,7 @@ class Block {
   dim3 grid, block, bid;
   Thread* cur = nullptr;
   bool reversed = false;
+  uint64_t launches = 0;  // since the process began
 
   void* shared() { return shared_.get(); }
   Thread& lane(int warp, int index) {
@@ -112,6 +113,7 @@ class Block {
         grid_dim.x > 0x7fffffffu || grid_dim.y > 65535 || grid_dim.z > 65535) {
       Die("launch configuration out of range");
     }
+    ++launches;
     grid = grid_dim;
     block = block_dim;
     body_ = std::move(body);

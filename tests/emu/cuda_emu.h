@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "block_scheduler.h"
+#include "launched_kernels.h"
+#include "recording.h"
 
 #define NORMSERVE_CUDA_EMULATED 1
 
@@ -95,6 +97,16 @@ inline float __expf(float x) { return std::exp(x); }
 // Never fused into one rounding: the target is built with -ffp-contract=off.
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline uint32_t __float_as_uint(float v) {
+  uint32_t bits;
+  std::memcpy(&bits, &v, sizeof(bits));
+  return bits;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float v;
+  std::memcpy(&v, &bits, sizeof(v));
+  return v;
+}
 inline float __fdividef(float a, float b) { return a / b; }
 template <class T>
 T __ldg(const T* p) {
@@ -163,5 +175,8 @@ inline int __any_sync(unsigned mask, int predicate) {
 template <class... P, class... A>
 inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
                    A&&... args) {
-  emu::Current().Launch(grid, block, shared_bytes, [&] { kernel(static_cast<P>(args)...); });
+  emu::RunOrRecord([=] {
+    emu::NoteLaunch(reinterpret_cast<void*>(kernel));
+    emu::Current().Launch(grid, block, shared_bytes, [&] { kernel(static_cast<P>(args)...); });
+  });
 }

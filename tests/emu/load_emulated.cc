@@ -10,9 +10,8 @@ namespace {
 class EmulatedKernels : public testing::Environment {
  public:
   void SetUp() override {
-    const absl::Status opened =
-        normserve::kernels::OpenKernelPlugin("normserve_cuda_emulated.so");
-    ASSERT_TRUE(opened.ok()) << opened;
+    const auto opened = normserve::kernels::OpenKernelPlugin("normserve_cuda_emulated.so", 0);
+    ASSERT_TRUE(opened.ok()) << opened.status();
   }
 };
 

@@ -26,7 +26,7 @@ struct FakeRunnerOptions {
   RunnerInfo info{/*vocab_size=*/258, /*max_context_tokens=*/256, /*block_size=*/4, /*blocks=*/64};
   // Every row that attends to this token is NaN.
   std::optional<uint32_t> poison;
-  // Called first in every step; an error fails the step.
+  // Called first when a step is finished; an error fails the step.
   std::function<absl::Status(const scheduler::Batch&)> before_step;
   // Rewrites a row of logits, given all tokens up to it.
   std::function<void(const std::vector<uint32_t>& history, std::vector<float>& logits)> edit;
@@ -40,8 +40,15 @@ class FakeRunner final : public Runner {
 
   const RunnerInfo& info() const override { return options_.info; }
 
-  absl::StatusOr<std::vector<RowResult>> Run(const scheduler::Batch& batch,
-                                             absl::Span<const RowTask> tasks) override {
+  absl::Status Start(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) override {
+    batch_ = &batch;
+    tasks_ = tasks;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<RowResult>> Finish() override {
+    const scheduler::Batch& batch = *batch_;
+    const absl::Span<const RowTask> tasks = tasks_;
     if (options_.before_step) {
       if (absl::Status status = options_.before_step(batch); !status.ok()) return status;
     }
@@ -103,6 +110,8 @@ class FakeRunner final : public Runner {
   const FakeRunnerOptions options_;
   std::vector<uint32_t> cache_;
   Sampler sampler_;
+  const scheduler::Batch* batch_ = nullptr;  // of the step that has begun
+  absl::Span<const RowTask> tasks_;
 };
 
 }  // namespace normserve::engine

@@ -32,7 +32,7 @@ class Served {
     runner_options.blocks = blocks;
     runner_options.threads = threads;
     auto runner = std::make_unique<ModelRunner>(Load(name, dtype), runner_options);
-    const absl::Status warm = runner->Warmup();
+    const absl::Status warm = WarmUp(*runner);
     EXPECT_TRUE(warm.ok()) << warm;
     engine_ = std::make_unique<Engine>("real", options, std::move(runner), nullptr, &observer_);
   }
@@ -157,7 +157,7 @@ TEST(ModelRunnerTest, ALibTorchExceptionIsAStatus) {
   RowTask task;
   task.sampling = &greedy;
   EXPECT_EQ(runner.Run(batch, {&task, 1}).status().code(), absl::StatusCode::kInternal);
-  EXPECT_TRUE(runner.Warmup().ok());
+  EXPECT_TRUE(WarmUp(runner).ok());
 }
 
 }  // namespace

@@ -86,6 +86,7 @@ class RecordingObserver final : public EngineObserver {
     uint64_t prompt_computed = 0, prompt_cached = 0, generated = 0, first_tokens = 0;
     uint64_t inter_tokens = 0, preempted = 0, queried = 0, hit = 0, non_finite = 0, steps = 0;
     uint64_t drafted = 0, accepted = 0;
+    std::array<uint64_t, kRecordedCount> recorded{};
     Gauges gauges;
     std::vector<RequestTimes> times;
 
@@ -142,6 +143,7 @@ class RecordingObserver final : public EngineObserver {
   void StepDone(const Step& step, const Gauges& gauges) override {
     Update([&](Counts& c) {
       c.steps += step.sequences > 0;
+      if (step.sequences > 0) ++c.recorded[static_cast<int>(step.recorded)];
       c.gauges = gauges;
     });
   }

@@ -21,7 +21,7 @@ ALLOWED = {
     "kernels": ["base/", "kernels/"],
     "norm": ["base/", "norm/", "kernels/ops.h", "kernels/norm_rows.h"],
     "model": ["base/", "model/", "norm/", "kernels/ops.h", "kernels/large_pages.h", "kernels/norm_rows.h"],
-    "engine": ["base/", "engine/", "scheduler/", "text/", "kernels/row_softmax.h"],
+    "engine": ["base/", "engine/", "scheduler/", "text/", "kernels/row_softmax.h", "kernels/sample_rows.h"],
     "rpc": ["base/", "rpc/", "engine/engine.h", "engine/request.h", "text/", "normserve/v1/"],
     "app": ["base/", "text/", "scheduler/", "metrics/", "kernels/", "norm/", "model/", "engine/", "rpc/",
             "app/", "normserve/v1/"],
@@ -31,14 +31,17 @@ ALLOWED = {
 ALLOWED_FILES = {
     # docs/adr/0001: the one bridge from the engine to the models.
     "engine/model_runner": ["model/", "kernels/ops.h", "kernels/thread_pool.h"],
+    "engine/device_runner": ["model/", "kernels/accelerator.h"],
+    "engine/step_arrays": ["model/", "kernels/accelerator.h"],
 }
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 GRPC_FOLDERS = {"rpc", "app", "client"}
 TORCH = re.compile(r"^(torch|ATen|c10)/")
 TORCH_FOLDERS = {"kernels", "norm", "model", "app"}
-TORCH_FILES = {"engine/model_runner"}
+TORCH_FILES = {"engine/model_runner", "engine/device_runner", "engine/step_arrays", "engine/end_throws"}
 # Of kernels: these are row loops on plain pointers, which the engine links without LibTorch.
-TORCH_FREE_FILES = {"kernels/row_softmax", "kernels/thread_pool", "kernels/norm_rows", "kernels/norm_math"}
+TORCH_FREE_FILES = {"kernels/row_softmax", "kernels/thread_pool", "kernels/norm_rows", "kernels/norm_math",
+                    "kernels/sample_rows"}
 
 OURS = tuple(f"{folder}/" for folder in ALLOWED) + ("normserve/v1/",)
 

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string>
 
+#include "metrics/device_metrics.h"
 #include "metrics/exposer.h"
 #include "metrics/model_metrics.h"
 
@@ -148,7 +149,9 @@ TEST(ExposerTest, ServesTheRegistryAndTheProcess) {
   auto registry = std::make_shared<prometheus::Registry>();
   AddBuildInfo(*registry, {{"version", "1.2.3"}});
   ModelMetrics metrics(*registry, "m");
-  auto exposer = Exposer::Start("localhost:0", registry);
+  DeviceReading reading{3, 8, 0.25};
+  auto exposer = Exposer::Start(
+      "localhost:0", {registry, std::make_shared<DeviceMetrics>("cuda:1", [&reading] { return reading; })});
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   ASSERT_GT((*exposer)->port(), 0);
   const std::string answer = Scrape((*exposer)->port());
@@ -160,13 +163,18 @@ TEST(ExposerTest, ServesTheRegistryAndTheProcess) {
     EXPECT_TRUE(Has(answer, std::string("\n") + name + " ")) << name;
   }
   EXPECT_FALSE(Has(answer, "\nprocess_resident_memory_bytes 0\n"));
+  EXPECT_TRUE(Has(answer, "normserve_device_memory_used_bytes{device=\"cuda:1\"} 3\n"));
+  EXPECT_TRUE(Has(answer, "normserve_device_memory_total_bytes{device=\"cuda:1\"} 8\n"));
+  EXPECT_TRUE(Has(answer, "normserve_device_utilization_ratio{device=\"cuda:1\"} 0.25\n"));
+  reading = {};  // not known
+  EXPECT_FALSE(Has(Scrape((*exposer)->port()), "normserve_device_"));
 
   const std::string taken = "127.0.0.1:" + std::to_string((*exposer)->port());
-  const auto second = Exposer::Start(taken, registry);
+  const auto second = Exposer::Start(taken, {registry});
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("--metrics-listen " + taken));
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("in use"));
-  EXPECT_FALSE(Exposer::Start("nowhere", registry).ok());
+  EXPECT_FALSE(Exposer::Start("nowhere", {registry}).ok());
 }
 
 TEST(ExposerTest, PromtoolAcceptsEverything) {
@@ -175,7 +183,7 @@ TEST(ExposerTest, PromtoolAcceptsEverything) {
   AddBuildInfo(*registry, {{"version", "1.2.3"}});
   ModelMetrics metrics(*registry, "m");
   metrics.FirstToken(0.01);
-  auto exposer = Exposer::Start("127.0.0.1:0", registry);
+  auto exposer = Exposer::Start("127.0.0.1:0", {registry});
   ASSERT_TRUE(exposer.ok());
   const std::string answer = Scrape((*exposer)->port());
   const std::string path = ::testing::TempDir() + "/metrics_test.txt";

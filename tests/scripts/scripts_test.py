@@ -34,7 +34,7 @@ def test_a_dry_run_of_a_complete_machine_says_that_there_is_nothing_to_install()
 
 
 @pytest.mark.parametrize("script, arguments", [
-    ("setup", ["--dry"]), ("test", ["--bench"]), ("test", ["--soak"]), ("test", ["--cuda"]), ("demo", ["--twice"]),
+    ("setup", ["--dry"]), ("test", ["--bench"]), ("test", ["--soak"]), ("test", ["--gpu"]), ("demo", ["--twice"]),
     ("test-container", ["--debian", "11"]), ("test-fresh", []),
 ])
 def test_an_unknown_option_exits_2_with_the_usage(script, arguments):
@@ -45,8 +45,8 @@ def test_an_unknown_option_exits_2_with_the_usage(script, arguments):
 
 def test_the_help_of_test_names_only_lanes_that_it_has():
     lanes = {word for line in run("test", "--help").stdout.splitlines() if line.startswith("  --")
-             for word in re.findall(r"(?<!\S)--[a-z]+", line)}
+             for word in re.findall(r"(?<!\S)--[a-z-]+", line)}
     script = (SCRIPTS / "test").read_text()
-    assert "--asan" in lanes
+    assert {"--asan", "--cuda-all"} <= lanes
     for lane in lanes - {"--resume", "--sanitize"}:
-        assert f"lane_{lane[2:]}() {{" in script, lane
+        assert f"lane_{lane[2:].replace('-', '_')}() {{" in script, lane

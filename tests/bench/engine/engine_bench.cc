@@ -59,7 +59,7 @@ int Main(int argc, char** argv) {
     return 1;
   }
   auto runner = std::make_unique<ModelRunner>(*std::move(model), options);
-  if (const absl::Status warm = runner->Warmup(); !warm.ok()) {
+  if (const absl::Status warm = normserve::engine::WarmUp(*runner); !warm.ok()) {
     std::fprintf(stderr, "%s\n", warm.ToString().c_str());
     return 1;
   }

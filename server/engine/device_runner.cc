@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/device_runner.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+
+#include "base/status_macros.h"
+#include "engine/end_throws.h"
+#include "kernels/sample_rows.h"
+
+namespace normserve::engine {
+namespace {
+
+using kernels::SampledRow;
+
+// Scoring wants logits of every position of a chunk; this bounds their memory, whatever the chunk.
+constexpr int64_t kMaxLogitsRows = 256;
+constexpr int64_t kLeastTableBlocks = 16;
+constexpr int64_t kRowBytes = sizeof(SampledRow);
+
+// The next of 1, 2, 4, 8, 16, 24, ... 64, 80, ... 128, 160, ...: a step computes at most a quarter more than it
+// was asked for.
+int64_t RoundUpRows(int64_t rows) {
+  if (rows <= 8) return rows <= 2 ? rows : rows <= 4 ? 4 : 8;
+  const int64_t unit = rows <= 64 ? 8 : rows <= 128 ? 16 : 32;
+  return (rows + unit - 1) / unit * unit;
+}
+
+int64_t RoundUpBlocks(int64_t blocks) {
+  int64_t rounded = kLeastTableBlocks;
+  while (rounded < blocks) rounded *= 2;
+  return rounded;
+}
+
+bool EverySequenceDecodes(const scheduler::Batch& batch) {
+  const size_t sequences = static_cast<size_t>(batch.sequences);
+  return batch.token_ids.size() == sequences && batch.logits_rows.size() == sequences;
+}
+
+}  // namespace
+
+DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Accelerator* accelerator,
+                           const DeviceRunnerOptions& options)
+    : model_(std::move(model)),
+      accelerator_(accelerator),
+      record_(options.record),
+      sample_tasks_(static_cast<uint32_t>(model_->description().vocab_size)),
+      arrays_(accelerator, static_cast<int32_t>(options.blocks)) {
+  const model::ModelDescription& description = model_->description();
+  info_.vocab_size = static_cast<uint32_t>(description.vocab_size);
+  info_.max_context_tokens = static_cast<uint32_t>(description.max_context_tokens);
+  info_.block_size = options.block_size;
+  info_.blocks = options.blocks;
+  accelerator_->UseOnThisThread();
+  const auto on_device = at::TensorOptions().device(accelerator_->device());
+  cache_ = model_->MakeCache(int64_t{options.blocks} + 1, options.block_size);
+  logits_ = at::empty({kMaxLogitsRows, description.vocab_size}, on_device.dtype(at::kFloat));
+  work_ = at::empty_like(logits_);
+  const int64_t rows = options.max_step_tokens;
+  results_ = at::empty({rows, kRowBytes}, on_device.dtype(at::kByte));
+  results_copy_ = accelerator_->HostBytes(rows * kRowBytes).view({rows, kRowBytes});
+  model_->Reserve(rows, rows);
+  accelerator_->Wait();
+}
+
+StepShape DeviceRunner::ShapeOf(const scheduler::Batch& batch) const {
+  StepShape shape;
+  shape.tokens = static_cast<int64_t>(batch.token_ids.size());
+  shape.rows = static_cast<int64_t>(batch.logits_rows.size());
+  shape.sequences = batch.sequences;
+  shape.table_blocks = batch.max_blocks;
+  const int64_t rounded = RoundUpRows(shape.rows);
+  if (!record_ || !EverySequenceDecodes(batch) || rounded > results_.size(0)) return shape;
+  shape.tokens = shape.rows = shape.sequences = rounded;
+  shape.table_blocks = RoundUpBlocks(batch.max_blocks);
+  return shape;
+}
+
+absl::Status DeviceRunner::Start(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) {
+  tasks_ = tasks;
+  decided_.clear();
+  recorded_ = Recorded::kNone;
+  return EndThrows([&] {
+           RunStep(batch, tasks);
+           return true;
+         })
+      .status();
+}
+
+void DeviceRunner::RunStep(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) {
+  accelerator_->UseOnThisThread();
+  const c10::InferenceMode inference;
+  const StepShape shape = ShapeOf(batch);
+  TORCH_CHECK(shape.tokens <= results_.size(0), "a step of ", shape.tokens, " tokens; allowed: at most ",
+              results_.size(0));
+  on_host_ = !sample_tasks_.Describe(tasks);
+  if (arrays_.Upload(batch, sample_tasks_, shape)) recordings_.clear();
+  if (on_host_ || !record_ || !EverySequenceDecodes(batch)) {
+    RunKernels(shape.rows);
+  } else {
+    RunRecorded(shape);
+  }
+  if (on_host_) return;
+  const int64_t rows = static_cast<int64_t>(tasks.size());
+  results_copy_.narrow(0, 0, rows).copy_(results_.narrow(0, 0, rows), /*non_blocking=*/true);
+}
+
+void DeviceRunner::RunRecorded(const StepShape& shape) {
+  Recording& recording = recordings_[{shape.rows, shape.table_blocks}];
+  if (recording.work == nullptr && recording.has_run && !recording.failed) {
+    recording.failed = true;  // unless the next line returns
+    recording.work = accelerator_->Record([&] { RunKernels(shape.rows); });
+    recording.failed = false;
+    recorded_ = Recorded::kNow;
+  } else if (recording.work != nullptr) {
+    recorded_ = Recorded::kReplayed;
+  }
+  if (recording.work != nullptr) return recording.work->Replay();
+  RunKernels(shape.rows);
+  recording.has_run = true;
+}
+
+void DeviceRunner::RunKernels(int64_t rows) {
+  const at::Tensor hidden = model_->Forward(arrays_.input(), cache_);
+  for (int64_t begin = 0; begin < rows; begin += kMaxLogitsRows) {
+    const int64_t count = std::min(kMaxLogitsRows, rows - begin);
+    at::Tensor logits = logits_.narrow(0, 0, count);
+    model_->Logits(hidden.narrow(0, begin, count), logits);
+    if (on_host_) {
+      DecideOnHost(logits);
+      continue;
+    }
+    accelerator_->Sample({logits, arrays_.tasks().narrow(0, begin, count), arrays_.adjustments(),
+                          work_.narrow(0, 0, count), results_.narrow(0, begin, count)});
+  }
+}
+
+// The next rows of the step; those beyond its tasks are padding.
+void DeviceRunner::DecideOnHost(const at::Tensor& logits) {
+  const at::Tensor on_host = logits.to(at::kCPU);
+  const float* row = on_host.const_data_ptr<float>();
+  for (int64_t i = 0; i < logits.size(0) && decided_.size() < tasks_.size(); ++i, row += info_.vocab_size) {
+    decided_.push_back(host_sampler_.Decide({row, info_.vocab_size}, tasks_[decided_.size()]));
+  }
+}
+
+absl::StatusOr<std::vector<RowResult>> DeviceRunner::Finish() {
+  return EndThrows([&] {
+    accelerator_->Wait();
+    if (on_host_) return std::move(decided_);
+    std::vector<RowResult> results;
+    results.reserve(tasks_.size());
+    const auto* rows = reinterpret_cast<const SampledRow*>(results_copy_.const_data_ptr<uint8_t>());
+    for (size_t i = 0; i < tasks_.size(); ++i) results.push_back(FromSampled(rows[i], tasks_[i]));
+    return results;
+  });
+}
+
+uint64_t DeviceRunner::BufferBytes(const model::ModelDescription& description,
+                                   const DeviceRunnerOptions& options) {
+  const uint64_t logits = 2 * kMaxLogitsRows * static_cast<uint64_t>(description.vocab_size) * sizeof(float);
+  const uint64_t block = static_cast<uint64_t>(description.kv_bytes_per_token) * options.block_size;
+  return logits + block + options.max_step_tokens * uint64_t{kRowBytes};
+}
+
+}  // namespace normserve::engine
