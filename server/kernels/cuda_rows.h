@@ -37,8 +37,8 @@ int64_t AttentionScratchFloats(const AttentionRows& args, int64_t tokens, int64_
 void AttentionRowsCuda(const AttentionRows& args, int64_t tokens, int64_t max_context, float* scratch,
                        CudaStream stream);
 
-// linear.cu. y = x W^T + bias, for few rows; a row's bits depend on that row alone, not on `rows`. x is float32
-// or bfloat16. No output may be x: other blocks still read it.
+// linear.cu. y = x W^T + bias, for few rows; a row's bits depend on that row alone, not on `rows`. x is
+// float32 or bfloat16. No output may be x: other blocks still read it.
 struct CudaLinearRows {
   RowType x_type = RowType::kFloat32;
   RowType y_type = RowType::kFloat32;
@@ -52,8 +52,8 @@ struct CudaLinearRows {
   int64_t y_stride = 0;
   int64_t inputs = 0;
   int64_t outputs = 0;
-  // With a residual: h += y rounded to y_type, next_y = next(h), both of y_type: the same bits as this and then
-  // ResidualRowsCuda.
+  // With a residual: h += y rounded to y_type, next_y = next(h), both of y_type: the same bits as this and
+  // then ResidualRowsCuda.
   bool has_residual = false;
   bool has_next = false;
   void* h = nullptr;  // [rows, outputs]
@@ -68,6 +68,8 @@ inline constexpr int64_t kMaxLinearRows = 16;
 // whole row, which no block has.
 bool LinearTakesResidual(const RowNorm& next);
 void LinearRowsCuda(const CudaLinearRows& args, int64_t rows, CudaStream stream);
+// The emulated device only: the same bits by plain loops, for products that are too much for the emulator.
+void LinearRowsInOrder(const CudaLinearRows& args, int64_t rows);
 
 // widen.cu. A quantised weight's values, scale * q, rounded to out_type.
 struct WidenRows {
@@ -83,7 +85,8 @@ void WidenWeightCuda(const WidenRows& args, int64_t rows, CudaStream stream);
 // gather.cu. out[t] = scale * table[ids[t]] (+ positions_table[positions[t]]), rounded once.
 struct EmbedRows {
   RowType table_type = RowType::kFloat32;
-  // kInt8 or kFloat8: the table is a weight in that format, as linear.cu has it, and table_type means nothing.
+  // kInt8 or kFloat8: the table is a weight in that format, as linear.cu has it, and table_type means
+  // nothing.
   WeightFormat table_format = WeightFormat::kFloat32;
   RowType out_type = RowType::kFloat32;
   const void* table = nullptr;     // [vocabulary, width]
@@ -96,7 +99,7 @@ struct EmbedRows {
   int64_t width = 0;
 };
 void EmbedRowsCuda(const EmbedRows& args, int64_t tokens, CudaStream stream);
-void EmbedQuantisedCuda(const EmbedRows& args, int64_t tokens, CudaStream stream);  // widen.cu; its part of that
+void EmbedQuantisedCuda(const EmbedRows& args, int64_t tokens, CudaStream stream);  // widen.cu
 
 // out[r] = x[rows[r]].
 struct GatherArgs {

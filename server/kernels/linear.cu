@@ -8,8 +8,8 @@
 namespace normserve::kernels {
 namespace {
 
-// From this many outputs on, half the warps keep a device as busy, and a warp with two outputs reads and widens
-// x half as often. A choice of speed alone.
+// From this many outputs on, half the warps keep a device as busy, and a warp with two outputs reads and
+// widens x half as often. A choice of speed alone.
 constexpr int64_t kManyOutputs = 8192;
 
 dim3 LinearGrid(int64_t rows, int64_t tile_rows, int64_t outputs, int64_t tile_outputs) {
@@ -23,8 +23,8 @@ void LaunchTiles(const CudaLinearRows& a, const WeightRows& weights, int64_t row
          dim3(kLinearThreads), 0, stream, a, weights, static_cast<int>(rows));
 }
 
-// Rows beyond 8 are a second tile: what it reads of the weights is in the second-level cache, and with so many
-// rows the multiply-adds take longer than the memory.
+// Rows beyond 8 are a second tile: what it reads of the weights is in the second-level cache, and with so
+// many rows the multiply-adds take longer than the memory.
 template <class W, typename X>
 void LaunchLinear(const CudaLinearRows& a, int64_t rows, CudaStream stream) {
   const WeightRows weights = WeightRowsOf(a.format, a.weight, a.weight_stride, a.inputs);

@@ -40,8 +40,8 @@ __device__ inline float RoundAs(RowType type, float v) {
   return ToFloat(FromFloat<__half>(v));
 }
 
-// One pack of each output's weights, from input `first` on, times each row's x, added to acc. Not there: packs,
-// scales and x are taken as 0, which leaves acc as it is without a branch.
+// One pack of each output's weights, from input `first` on, times each row's x, added to acc. Not there:
+// packs, scales and x are taken as 0, which leaves acc as it is without a branch.
 template <class W, typename X, int kRows, int kOutputs>
 __device__ inline void AddPack(const uint4 (&packs)[kOutputs], const float (&scales)[kOutputs],
                                const X* const (&x)[kRows], int64_t first, bool there,
@@ -136,7 +136,9 @@ class LinearTile {
     row_ = static_cast<int>(blockIdx.x % tiles) * kRows;
     output_ = static_cast<int>(blockIdx.x / tiles * kLinearWarps + warp) * kOutputs;
 #pragma unroll
-    for (int o = 0; o < kOutputs; ++o) w_[o] = weights.Row(output_ + o < outputs_ ? output_ + o : outputs_ - 1);
+    for (int o = 0; o < kOutputs; ++o) {
+      w_[o] = weights.Row(output_ + o < outputs_ ? output_ + o : outputs_ - 1);
+    }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       x_[r] = static_cast<const X*>(a.x) + (row_ + r < rows ? row_ + r : rows - 1) * a.x_stride;
@@ -156,8 +158,8 @@ class LinearTile {
       float scales[kDepth][kOutputs];
 #pragma unroll
       for (int d = 0; d < kDepth; ++d) Fetch(turn + d * kLanes + Lane(), whole, packs[d], scales[d]);
-      // Keeps the compiler from putting a load off until its pack is wanted, to save registers: all of a turn's
-      // loads are to be under way at once.
+      // Keeps the compiler from putting a load off until its pack is wanted, to save registers: all of a
+      // turn's loads are to be under way at once.
       __syncwarp();
 #pragma unroll
       for (int d = 0; d < kDepth; ++d) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear, LinearResidualNorm's one pass, Embed and GatherRows on a CUDA device. Few rows are our own kernel's
 // (linear.cuh), more are cuBLAS's through LibTorch, for which a quantised weight is widened first. Under
-// NORMSERVE_CUDA_EMULATED all rows are our kernel's.
+// NORMSERVE_CUDA_EMULATED all rows are summed as our kernel sums them.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -20,15 +20,15 @@
 namespace normserve::kernels {
 namespace {
 
-// Whether a product of so many rows is our kernel's, by which a row's bits depend on that row alone. cuBLAS, and
-// so a row among many, sums in another order.
-constexpr bool TakesRowKernel([[maybe_unused]] int64_t rows) {
 #if defined(NORMSERVE_CUDA_EMULATED)
-  return true;
+constexpr bool kEmulated = true;
 #else
-  return rows <= kMaxLinearRows;
+constexpr bool kEmulated = false;
 #endif
-}
+
+// Whether a product of so many rows is summed as our kernel does it, by which a row's bits depend on that row
+// alone. cuBLAS sums in an order of its own, which the number of rows decides.
+constexpr bool SumsAsRowKernel(int64_t rows) { return kEmulated || rows <= kMaxLinearRows; }
 
 // The tensor that PackWeight makes of a [n, k] weight.
 WeightFormat CheckWeight(const at::Tensor& weight, int64_t format_number, int64_t n, int64_t k) {
@@ -82,14 +82,19 @@ CudaLinearRows LinearArgs(const at::Tensor& x, const at::Tensor& weight, WeightF
   return args;
 }
 
-// `row` rows further on; null stays null.
-template <typename T>
-T* Forward(T* p, RowType type, int64_t elements) {
-  using Bytes = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return p == nullptr ? p : static_cast<Bytes*>(p) + elements * (type == RowType::kFloat32 ? 4 : 2);
+// `elements` further on; null stays null.
+const void* Forward(const void* p, RowType type, int64_t elements) {
+  return p == nullptr ? p : static_cast<const char*>(p) + elements * (type == RowType::kFloat32 ? 4 : 2);
+}
+void* Forward(void* p, RowType type, int64_t elements) {
+  return const_cast<void*>(Forward(static_cast<const void*>(p), type, elements));
 }
 
 void RunLinearRows(CudaLinearRows args, int64_t rows) {
+#if defined(NORMSERVE_CUDA_EMULATED)
+  constexpr int64_t kForFibers = 64;  // outputs; a model's layers have more
+  if (args.outputs >= kForFibers) return LinearRowsInOrder(args, rows);
+#endif
   while (rows > 0) {
     const int64_t some = std::min(rows, kMaxLinearRows);
     LinearRowsCuda(args, some, CurrentStream());
@@ -160,16 +165,16 @@ void RunLinear(const at::Tensor& x, const at::Tensor& weight, int64_t format_num
   args.y_type = CheckActivations("y", y, x.size(0), out_features);
   args.y = y.data_ptr();
   args.y_stride = y.stride(0);
-  if (TakesRowKernel(x.size(0))) return RunLinearRows(args, x.size(0));
+  if (SumsAsRowKernel(x.size(0))) return RunLinearRows(args, x.size(0));
   const at::Tensor w = IsQuantised(format) ? Widened(weight, format, x) : weight;
   // Rounded once, after the bias, as on the CPU.
   y.copy_(bias.has_value() ? Product(x, w, at::kFloat) + *bias : Product(x, w, y.scalar_type()));
 }
 
-bool RunLinearResidual(const at::Tensor& x, const at::Tensor& weight, int64_t format_number, int64_t out_features,
-                       const MaybeTensor& bias, const ResidualRows& residual) {
+bool RunLinearResidual(const at::Tensor& x, const at::Tensor& weight, int64_t format_number,
+                       int64_t out_features, const MaybeTensor& bias, const ResidualRows& residual) {
   const bool by_elements = !residual.has_out && (!residual.has_next || LinearTakesResidual(residual.next));
-  if (!by_elements || !TakesRowKernel(x.size(0))) return false;
+  if (!by_elements || !SumsAsRowKernel(x.size(0))) return false;
   const WeightFormat format = CheckWeight(weight, format_number, out_features, x.size(-1));
   CudaLinearRows args = LinearArgs(x, weight, format, bias);
   args.y_type = residual.type;

@@ -76,7 +76,9 @@ void InThreads(int64_t rows, int64_t row_cost, const Body& body) {
   const int64_t most = std::max(1u, std::thread::hardware_concurrency());
   const int64_t threads = std::clamp<int64_t>(rows * row_cost / kWorthAThread, 1, most);
   std::vector<std::thread> others;
-  for (int64_t t = 1; t < threads; ++t) others.emplace_back(body, rows * t / threads, rows * (t + 1) / threads);
+  for (int64_t t = 1; t < threads; ++t) {
+    others.emplace_back(body, rows * t / threads, rows * (t + 1) / threads);
+  }
   body(int64_t{0}, rows / threads);
   for (std::thread& other : others) other.join();
 }

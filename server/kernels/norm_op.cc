@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Glue of Norm, ResidualNorm and LinearResidualNorm: argument contracts and row pointers, the same for every device.
+// Glue of Norm, ResidualNorm and LinearResidualNorm: argument contracts and row pointers, the same for every
+// device.
 #include <c10/util/Exception.h>
 
 #include "kernels/device_rows.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How kernels read one output's weights: in packs of 16 bytes, widened to float32 a run at a time, or value by
-// value where a row does not begin at a multiple of 16 bytes or ends within a pack. Both give the same
+// How kernels read one output's weights: in packs of 16 bytes, widened to float32 a run at a time, or value
+// by value where a row does not begin at a multiple of 16 bytes or ends within a pack. Both give the same
 // numbers. The layouts are in weight_format.h. No torch, no host API.
 #pragma once
 
@@ -67,8 +67,9 @@ struct Int8Weights : NoScales {
 };
 
 // A 256th of each of four e4m3 codes. Exponent and mantissa of e4m3, one bit below the sign of a half, are
-// those of a half 2^8 smaller (the biases are 7 and 15), subnormals included; a half widens exactly. e4m3 has no
-// infinity, and its NaN, all ones, has all ones below the half's uppermost exponent bit: one more sets that.
+// those of a half 2^8 smaller (the biases are 7 and 15), subnormals included; a half widens exactly. e4m3 has
+// no infinity, and its NaN, all ones, has all ones below the half's uppermost exponent bit: one more sets
+// that.
 __device__ inline uint32_t HalvesOfFloat8(uint32_t codes) {  // of the upper byte of either half
   const uint32_t value = (codes & 0x7f007f00u) >> 1;
   return value | ((value + 0x00800080u) & 0x40004000u) | (codes & 0x80008000u);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A quantised weight as plain numbers: all of it, for products that a library makes, or the rows of some token
-// ids. Products of scale and value are rounded to float32 first.
+// A quantised weight as plain numbers: all of it, for products that a library makes, or the rows of some
+// token ids. Products of scale and value are rounded to float32 first.
 #pragma once
 
 #include "kernels/cuda_rows.h"
@@ -54,7 +54,9 @@ __global__ void __launch_bounds__(kWidenThreads) EmbedQuantisedKernel(EmbedRows 
   float v[1];
   WidenRun<W, 1>(weights, a.ids[token], i, v);
   v[0] = __fmul_rn(a.scale, v[0]);
-  if (a.positions_table != nullptr) v[0] = __fadd_rn(v[0], a.positions_table[a.positions[token] * a.width + i]);
+  if (a.positions_table != nullptr) {
+    v[0] = __fadd_rn(v[0], a.positions_table[a.positions[token] * a.width + i]);
+  }
   StoreFloats<1>(v, static_cast<T*>(a.out) + token * a.out_stride + i);
 }
 

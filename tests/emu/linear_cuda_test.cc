@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA linear kernels in the emulator: against sums in double for every format, shape and layout; the same
-// bits in either order of threads, for any number of rows and any alignment; a residual and a norm in the same
-// pass equal to passes of their own.
+// The CUDA linear kernels in the emulator: against sums in double for every format, shape and layout; the
+// same bits in either order of threads, for any number of rows and any alignment; a residual and a norm in
+// the same pass equal to passes of their own.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -34,14 +34,17 @@ CudaLinearRows LinearArgs(WeightBytes& w, Matrix<X>& x, Matrix<Y>& y, const std:
 }
 
 // y of the first `rows` rows of x, [rows, outputs].
+enum class Order { kForward, kReversed, kPlainLoops };
+
 template <typename Y, typename X>
 std::vector<Y> RunLinear(WeightBytes& w, const std::vector<X>& x, int64_t rows, Layout layout,
-                         const std::vector<float>& bias, bool reversed = false) {
+                         const std::vector<float>& bias, Order order = Order::kForward) {
   const std::vector<X> some(x.begin(), x.begin() + rows * w.inputs);
   Matrix<X> in(rows, w.inputs, layout, some);
   Matrix<Y> out(rows, w.outputs, layout);
-  const OrderScope order(reversed);
-  LinearRowsCuda(LinearArgs(w, in, out, bias), rows, nullptr);
+  const OrderScope scope(order == Order::kReversed);
+  const CudaLinearRows args = LinearArgs(w, in, out, bias);
+  order == Order::kPlainLoops ? LinearRowsInOrder(args, rows) : LinearRowsCuda(args, rows, nullptr);
   out.ExpectBandIntact("y");
   in.ExpectBandIntact("x");
   return out.Values();
@@ -66,7 +69,8 @@ Sum SumOf(const WeightBytes& w, const X* x, int64_t output, const std::vector<fl
 }
 
 template <typename X, typename Y>
-bool Right(const WeightBytes& w, const std::vector<X>& x, const std::vector<Y>& y, const std::vector<float>& bias) {
+bool Right(const WeightBytes& w, const std::vector<X>& x, const std::vector<Y>& y,
+           const std::vector<float>& bias) {
   for (size_t at = 0; at < y.size(); ++at) {
     const int64_t row = static_cast<int64_t>(at) / w.outputs, output = static_cast<int64_t>(at) % w.outputs;
     const Sum want = SumOf(w, x.data() + row * w.inputs, output, bias);
@@ -88,10 +92,12 @@ void CheckShape(WeightFormat format, int64_t inputs, int64_t outputs, bool with_
   ASSERT_TRUE(Right(w, x, all, bias)) << what;
   for (const int64_t rows : {1, 2, 3, 5, 8}) {
     const Layout layout = kLayouts[rows % 4];
-    const std::vector<Y> some = RunLinear<Y>(w, x, rows, layout, bias, /*reversed=*/rows % 2 == 1);
+    const Order order = rows % 2 == 1 ? Order::kReversed : Order::kForward;
+    const std::vector<Y> some = RunLinear<Y>(w, x, rows, layout, bias, order);
     const std::vector<Y> same(all.begin(), all.begin() + rows * outputs);
     ASSERT_TRUE(SameBits(some, same)) << what << ", rows " << rows << ", layout " << static_cast<int>(layout);
   }
+  ASSERT_TRUE(SameBits(RunLinear<Y>(w, x, 16, Layout::kStrided, bias, Order::kPlainLoops), all)) << what;
   // Rows of weights apart, aligned and not.
   for (const int64_t pad : {16, 4}) {
     WeightBytes apart(format, outputs, inputs, 3, pad, pad == 4 ? 4 : 0);
@@ -137,7 +143,8 @@ TEST(LinearCuda, AWrongTailIsSeen) {
         CudaLinearRows args = LinearArgs(w, in, out, {});
         args.inputs += wrong;
         LinearRowsCuda(args, 2, nullptr);
-        EXPECT_EQ(Right(w, x, out.Values(), {}), wrong == 0) << static_cast<int>(format) << " " << inputs << wrong;
+        EXPECT_EQ(Right(w, x, out.Values(), {}), wrong == 0)
+            << static_cast<int>(format) << " " << inputs << " " << wrong;
       }
     }
   }
@@ -150,8 +157,8 @@ struct Residual {
 };
 
 template <typename T>
-Residual<T> RunResidual(WeightBytes& w, const std::vector<T>& x, const std::vector<T>& h_rows, const RowNorm* next,
-                        Layout layout, bool fused) {
+Residual<T> RunResidual(WeightBytes& w, const std::vector<T>& x, const std::vector<T>& h_rows,
+                        const RowNorm* next, Layout layout, bool fused, Order order = Order::kForward) {
   const int64_t rows = static_cast<int64_t>(x.size()) / w.inputs;
   const std::vector<float> bias = TestFloats(w.outputs, 0.0f, 1.0f, 2);
   std::vector<float> stat = {0.5f, 1.5f, 2.5f, 0.0f, 7.0f};
@@ -171,8 +178,8 @@ Residual<T> RunResidual(WeightBytes& w, const std::vector<T>& x, const std::vect
   args.has_residual = fused;
   args.has_next = apart.has_next = next != nullptr;
   if (next != nullptr) args.next = apart.next = *next;
-  const OrderScope order(!fused);
-  LinearRowsCuda(args, rows, nullptr);
+  const OrderScope scope(order == Order::kReversed);
+  order == Order::kPlainLoops ? LinearRowsInOrder(args, rows) : LinearRowsCuda(args, rows, nullptr);
   if (!fused) ResidualRowsCuda(apart, rows, nullptr);
   for (Matrix<T>* m : {&in, &h, &y}) m->ExpectBandIntact("fused residual");
   return {h.Values(), y.Values()};
@@ -186,13 +193,17 @@ void CheckResiduals(WeightFormat format) {
   const NormFamily family(kOutputs);
   RowNorm plain_second = family.Named("bhyt_second");
   plain_second.gamma = nullptr;
-  for (const RowNorm* next : {static_cast<const RowNorm*>(nullptr), &family.Named("identity"), &family.Named("dyt"),
-                              &family.Named("bhyt_second"), static_cast<const RowNorm*>(&plain_second)}) {
+  const std::vector<const RowNorm*> norms = {nullptr, &family.Named("identity"), &family.Named("dyt"),
+                                             &family.Named("bhyt_second"), &plain_second};
+  for (const RowNorm* next : norms) {
     EXPECT_TRUE(next == nullptr || LinearTakesResidual(*next));
     const Residual<T> fused = RunResidual(w, x, h, next, Layout::kPadded, true);
-    const Residual<T> apart = RunResidual(w, x, h, next, Layout::kStrided, false);
-    EXPECT_TRUE(SameBits(fused.h, apart.h));
-    EXPECT_TRUE(SameBits(fused.next, apart.next));
+    const Residual<T> loops = RunResidual(w, x, h, next, Layout::kPadded, true, Order::kPlainLoops);
+    const Residual<T> apart = RunResidual(w, x, h, next, Layout::kStrided, false, Order::kReversed);
+    for (const Residual<T>& other : {loops, apart}) {
+      EXPECT_TRUE(SameBits(fused.h, other.h));
+      EXPECT_TRUE(SameBits(fused.next, other.next));
+    }
     EXPECT_FALSE(SameBits(fused.h, h));
   }
 }

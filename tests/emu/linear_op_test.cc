@@ -77,7 +77,8 @@ TEST(LinearCudaOp, Int8WeightsAreTheCpus) {
         const Int8Group& group = groups[o / kPanel * GroupsOf(k) + at / kGroup];
         uint16_t scale = 0;
         std::memcpy(&scale, Row(cuda, o) + RowScalesAt(WeightFormat::kInt8, k) + 2 * (at / kGroup), 2);
-        ASSERT_EQ(static_cast<int8_t>(Row(cuda, o)[at]), group.Value(o % kPanel, at % kGroup)) << i << " " << o;
+        ASSERT_EQ(static_cast<int8_t>(Row(cuda, o)[at]), group.Value(o % kPanel, at % kGroup))
+            << i << " " << o << " " << at;
         ASSERT_EQ(scale, group.scale[o % kPanel]) << i << " " << o << " " << at;
       }
     }

@@ -34,8 +34,8 @@ inline uint8_t NearestFloat8(double v) {
   return static_cast<uint8_t>(best);
 }
 
-// [outputs] rows `stride` bytes apart from the first multiple of 16 + `shift` on; bytes outside are 0x7f, a NaN
-// or something large in every format.
+// [outputs] rows `stride` bytes apart from the first multiple of 16 + `shift` on; bytes outside are 0x7f, a
+// NaN or something large in every format.
 struct WeightBytes {
   WeightFormat format;
   int64_t outputs, inputs, stride;
@@ -61,13 +61,19 @@ struct WeightBytes {
   }
   double& Value(int64_t o, int64_t i) { return values[static_cast<size_t>(o * inputs + i)]; }
 
+  template <typename T>
+  void PutFloat(int64_t o, int64_t i, T v) {
+    Put(o, static_cast<int64_t>(sizeof(T)) * i, v);
+    Value(o, i) = float(v);
+  }
+
   void PackRow(const float* w, int64_t o) {
     switch (format) {
       case WeightFormat::kFloat32:
-        for (int64_t i = 0; i < inputs; ++i) Put(o, 4 * i, w[i]), Value(o, i) = w[i];
+        for (int64_t i = 0; i < inputs; ++i) PutFloat(o, i, w[i]);
         return;
       case WeightFormat::kBFloat16:
-        for (int64_t i = 0; i < inputs; ++i) Put(o, 2 * i, __nv_bfloat16(w[i])), Value(o, i) = __nv_bfloat16(w[i]);
+        for (int64_t i = 0; i < inputs; ++i) PutFloat(o, i, __nv_bfloat16(w[i]));
         return;
       case WeightFormat::kInt8:
         for (int64_t g = 0; g < GroupsOf(inputs); ++g) PackGroup(w, o, g);

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// LinearRowsInOrder: LinearRowsCuda without threads. Of the kernel it has the sum of a pack by values and
+// what becomes of an output; lanes and their butterfly are loops. For products that would keep fibers busy
+// for minutes: the test of the kernel holds both to the same bits.
+#include "kernels/cuda_rows.h"
+#include "kernels/linear.cuh"
+
+namespace normserve::kernels {
+namespace {
+
+template <class W, typename X>
+float SumInOrder(const char* row, const char* scales, const X* x, int64_t inputs) {
+  float lanes[kLanes] = {};
+  for (int64_t first = 0, lane = 0; first < inputs; first += W::kValues, lane = (lane + 1) % kLanes) {
+    const int64_t end = first + W::kValues < inputs ? first + W::kValues : inputs;
+    lanes[lane] = AddValues<W>(row, scales, x, first, end, lanes[lane]);
+  }
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    for (int lane = 0; lane < step; ++lane) lanes[lane] += lanes[lane + step];
+  }
+  return lanes[0];
+}
+
+template <class W, typename X>
+void RunInOrder(const CudaLinearRows& a, int64_t rows) {
+  const WeightRows weights = WeightRowsOf(a.format, a.weight, a.weight_stride, a.inputs);
+  for (int64_t row = 0; row < rows; ++row) {
+    const X* x = static_cast<const X*>(a.x) + row * a.x_stride;
+    for (int64_t o = 0; o < a.outputs; ++o) {
+      FinishOutput<W>(a, weights, row, o, SumInOrder<W>(weights.Row(o), weights.Scales(o), x, a.inputs));
+    }
+  }
+}
+
+}  // namespace
+
+void LinearRowsInOrder(const CudaLinearRows& args, int64_t rows) {
+  WithWeights(args.format, [&](auto weights) {
+    using W = decltype(weights);
+    if (args.x_type == RowType::kFloat32) return RunInOrder<W, float>(args, rows);
+    RunInOrder<W, __nv_bfloat16>(args, rows);
+  });
+}
+
+}  // namespace normserve::kernels
