@@ -116,6 +116,9 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
                  "max-running full contexts need, at most a quarter of free memory and 4 GiB]")
       ->type_name("BYTES")
       ->excludes(tokens);
+  app.add_flag("--batch-invariant", o.batch_invariant,
+               "Give the same answer to the last bit whatever runs beside a request, also on a GPU; on the CPU it is "
+               "always so. [default: off]");
   app.add_option("--memory-fraction", o.memory_fraction,
                  "Share of a GPU's memory that everything on it may take, KV caches without a size of their own "
                  "included.")

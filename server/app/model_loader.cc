@@ -57,6 +57,7 @@ model::LoadOptions LoadOptionsOf(const Options& options, const Device& device, c
   if (device.accelerator != nullptr) {
     load.device = device.accelerator->device();
     load.activations = load.dtype;
+    load.batch_invariant = options.batch_invariant;
   }
   load.quantize = QuantizationOf(options.quantize);
   load.quantize_head = options.quantize_head != "auto" ? QuantizationOf(options.quantize_head)
@@ -192,7 +193,10 @@ absl::StatusOr<std::unique_ptr<engine::Runner>> MakeOnDevice(const Options& opti
   engine::DeviceRunnerOptions runner;
   runner.block_size = options.block_size;
   runner.max_step_tokens = options.max_step_tokens;
+  if (options.batch_invariant) runner.row_multiple = model::kBatchInvariantRows;
   CacheRequest cache = CacheRequestOf(options, description);
+  // What the layers work in takes its memory before the cache does.
+  checkpoint->model->Reserve(runner.StepRows(), runner.StepRows());
   const kernels::AcceleratorMemory memory = accelerator->Memory();
   if (memory.total_bytes > 0) {
     ShareDeviceMemory({memory.free_bytes, memory.total_bytes}, options.memory_fraction,

@@ -21,12 +21,14 @@ constexpr int64_t kMaxLogitsRows = 256;
 constexpr int64_t kLeastTableBlocks = 16;
 constexpr int64_t kRowBytes = sizeof(SampledRow);
 
+int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
 // The next of 1, 2, 4, 8, 16, 24, ... 64, 80, ... 128, 160, ...: a step computes at most a quarter more than it
 // was asked for.
 int64_t RoundUpRows(int64_t rows) {
   if (rows <= 8) return rows <= 2 ? rows : rows <= 4 ? 4 : 8;
   const int64_t unit = rows <= 64 ? 8 : rows <= 128 ? 16 : 32;
-  return (rows + unit - 1) / unit * unit;
+  return RoundUp(rows, unit);
 }
 
 int64_t RoundUpBlocks(int64_t blocks) {
@@ -34,6 +36,8 @@ int64_t RoundUpBlocks(int64_t blocks) {
   while (rounded < blocks) rounded *= 2;
   return rounded;
 }
+
+int64_t TokensOf(const scheduler::Batch& batch) { return static_cast<int64_t>(batch.token_ids.size()); }
 
 bool EverySequenceDecodes(const scheduler::Batch& batch) {
   const size_t sequences = static_cast<size_t>(batch.sequences);
@@ -47,6 +51,7 @@ DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Acce
     : model_(std::move(model)),
       accelerator_(accelerator),
       record_(options.record),
+      row_multiple_(options.row_multiple),
       sample_tasks_(static_cast<uint32_t>(model_->description().vocab_size)),
       arrays_(accelerator, static_cast<int32_t>(options.blocks)) {
   const model::ModelDescription& description = model_->description();
@@ -59,7 +64,7 @@ DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Acce
   cache_ = model_->MakeCache(int64_t{options.blocks} + 1, options.block_size);
   logits_ = at::empty({kMaxLogitsRows, description.vocab_size}, on_device.dtype(at::kFloat));
   work_ = at::empty_like(logits_);
-  const int64_t rows = options.max_step_tokens;
+  const int64_t rows = options.StepRows();
   results_ = at::empty({rows, kRowBytes}, on_device.dtype(at::kByte));
   results_copy_ = accelerator_->HostBytes(rows * kRowBytes).view({rows, kRowBytes});
   model_->Reserve(rows, rows);
@@ -68,14 +73,18 @@ DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Acce
 
 StepShape DeviceRunner::ShapeOf(const scheduler::Batch& batch) const {
   StepShape shape;
-  shape.tokens = static_cast<int64_t>(batch.token_ids.size());
+  shape.tokens = TokensOf(batch);
   shape.rows = static_cast<int64_t>(batch.logits_rows.size());
   shape.sequences = batch.sequences;
   shape.table_blocks = batch.max_blocks;
-  const int64_t rounded = RoundUpRows(shape.rows);
-  if (!record_ || !EverySequenceDecodes(batch) || rounded > results_.size(0)) return shape;
-  shape.tokens = shape.rows = shape.sequences = rounded;
-  shape.table_blocks = RoundUpBlocks(batch.max_blocks);
+  if (record_ && EverySequenceDecodes(batch)) {
+    shape.tokens = shape.rows = shape.sequences = std::min(RoundUpRows(shape.rows), results_.size(0));
+    shape.table_blocks = RoundUpBlocks(batch.max_blocks);
+  }
+  shape.tokens = RoundUp(shape.tokens, row_multiple_);
+  shape.rows = RoundUp(shape.rows, row_multiple_);
+  // One sequence more, if need be, that padded tokens belong to.
+  shape.sequences = std::max<int64_t>(shape.sequences, batch.sequences + (shape.tokens > TokensOf(batch)));
   return shape;
 }
 
@@ -94,7 +103,7 @@ void DeviceRunner::RunStep(const scheduler::Batch& batch, absl::Span<const RowTa
   accelerator_->UseOnThisThread();
   const c10::InferenceMode inference;
   const StepShape shape = ShapeOf(batch);
-  TORCH_CHECK(shape.tokens <= results_.size(0), "a step of ", shape.tokens, " tokens; allowed: at most ",
+  TORCH_CHECK(TokensOf(batch) <= results_.size(0), "a step of ", TokensOf(batch), " tokens; allowed: at most ",
               results_.size(0));
   on_host_ = !sample_tasks_.Describe(tasks);
   if (arrays_.Upload(batch, sample_tasks_, shape)) recordings_.clear();
@@ -163,7 +172,7 @@ uint64_t DeviceRunner::BufferBytes(const model::ModelDescription& description,
                                    const DeviceRunnerOptions& options) {
   const uint64_t logits = 2 * kMaxLogitsRows * static_cast<uint64_t>(description.vocab_size) * sizeof(float);
   const uint64_t block = static_cast<uint64_t>(description.kv_bytes_per_token) * options.block_size;
-  return logits + block + options.max_step_tokens * uint64_t{kRowBytes};
+  return logits + block + static_cast<uint64_t>(options.StepRows()) * kRowBytes;
 }
 
 }  // namespace normserve::engine

@@ -23,7 +23,14 @@ struct DeviceRunnerOptions {
   uint32_t block_size = 32;       // tokens per KV block, a multiple of 16
   uint32_t blocks = 0;            // KV blocks to allocate; one more is allocated for padding
   uint32_t max_step_tokens = 512; // as the engine's: what room is made for at once
+  // A step's rows are padded to a multiple of this: kBatchInvariantRows where the model is loaded so.
+  uint32_t row_multiple = 1;
   bool record = true;             // false: every step is put on the device kernel by kernel
+
+  // Rows of the largest step.
+  int64_t StepRows() const {
+    return (int64_t{max_step_tokens} + row_multiple - 1) / row_multiple * row_multiple;
+  }
 };
 
 // Used by the engine thread only (but for construction and warm-up).
@@ -38,7 +45,7 @@ class DeviceRunner final : public Runner {
   absl::StatusOr<std::vector<RowResult>> Finish() override;
   Recorded recorded() const override { return recorded_; }
 
-  // Bytes on the device beside weights and cache, before the first step: for sizing the cache.
+  // Bytes on the device beside the model and its cache, before the first step: for sizing the cache.
   static uint64_t BufferBytes(const model::ModelDescription& description,
                               const DeviceRunnerOptions& options);
 
@@ -59,6 +66,7 @@ class DeviceRunner final : public Runner {
   std::unique_ptr<model::CausalLm> model_;
   kernels::Accelerator* const accelerator_;
   const bool record_;
+  const int64_t row_multiple_;
   RunnerInfo info_;
   model::KvCache cache_;
   SampleTasks sample_tasks_;

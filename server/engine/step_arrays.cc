@@ -78,8 +78,8 @@ void StepArrays::Fill(const scheduler::Batch& batch, const SampleTasks& tasks, c
             Host<TokenAdjustment>(layout.adjustments));
 }
 
-// Rows beyond the batch: one token each of a sequence of its own, which reads the padding block, writes
-// nothing, and is sampled greedily.
+// Tokens beyond the batch belong to the last sequence, which is none of the batch's: they read the padding block
+// and write nothing. Rows beyond the batch are theirs, or its last token's, and are sampled greedily.
 void StepArrays::Pad(const scheduler::Batch& batch, const StepShape& shape, const Layout& layout) {
   const int64_t more_sequences = shape.sequences - batch.sequences;
   std::fill_n(Host<int32_t>(layout.block_tables) + batch.sequences * shape.table_blocks,
@@ -89,11 +89,11 @@ void StepArrays::Pad(const scheduler::Batch& batch, const StepShape& shape, cons
     Host<int32_t>(layout.token_ids)[t] = 0;
     Host<int32_t>(layout.positions)[t] = 0;
     Host<int32_t>(layout.slots)[t] = -1;
-    Host<int32_t>(layout.token_sequence)[t] = static_cast<int32_t>(batch.sequences + t - tokens);
+    Host<int32_t>(layout.token_sequence)[t] = static_cast<int32_t>(shape.sequences - 1);
   }
   const int64_t rows = static_cast<int64_t>(batch.logits_rows.size());
   for (int64_t row = rows; row < shape.rows; ++row) {
-    Host<int32_t>(layout.logits_rows)[row] = static_cast<int32_t>(tokens + row - rows);
+    Host<int32_t>(layout.logits_rows)[row] = static_cast<int32_t>(shape.tokens - 1);
     Host<SampleTask>(layout.tasks)[row] = SampleTask();
   }
 }

@@ -29,9 +29,9 @@ void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_con
 
 // The Linear operator (linear_cpu.cc, linear_cuda.cc), and the same with h += y; y = next(h) of `residual` in one
 // pass: false, and nothing done, where the device has no such pass for these rows or this norm.
-void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features, int64_t rows_per_product,
                const MaybeTensor& bias, const at::Tensor& y);
-bool RunLinearResidual(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+bool RunLinearResidual(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features, int64_t rows_per_product,
                        const MaybeTensor& bias, const ResidualRows& residual);
 
 // The values of an int32 vector, for checks before a kernel runs: null where the host cannot read them.

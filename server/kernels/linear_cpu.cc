@@ -259,7 +259,7 @@ void GatherRowsCpu(const at::Tensor& x, const at::Tensor& rows, const at::Tensor
 }  // namespace
 
 void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
-               const MaybeTensor& bias, const at::Tensor& y) {
+               int64_t /*rows_per_product*/, const MaybeTensor& bias, const at::Tensor& y) {
   LinearRows rows;
   rows.format = CheckFormat(format);
   rows.n = out_features;
@@ -292,7 +292,7 @@ void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, in
   }
 }
 
-bool RunLinearResidual(const at::Tensor&, const at::Tensor&, int64_t, int64_t, const MaybeTensor&,
+bool RunLinearResidual(const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t, const MaybeTensor&,
                        const ResidualRows&) {
   return false;  // nothing to gain: the CPU starts no kernels, and h is in its cache
 }

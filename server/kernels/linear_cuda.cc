@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear, LinearResidualNorm's one pass, Embed and GatherRows on a CUDA device. Few rows are our own kernel's
 // (linear.cuh), more are cuBLAS's through LibTorch, for which a quantised weight is widened first. Under
-// NORMSERVE_CUDA_EMULATED all rows are summed as our kernel sums them.
+// NORMSERVE_CUDA_EMULATED all rows are summed as our kernel sums them, cuBLAS's too.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -20,15 +20,16 @@
 namespace normserve::kernels {
 namespace {
 
+// Whether a product is our kernel's, by which a row's bits depend on that row alone. cuBLAS sums in an order of
+// its own, which the number of rows decides.
+bool IsRowKernels(int64_t rows, int64_t rows_per_product) {
+  if (rows_per_product > 0) return false;
 #if defined(NORMSERVE_CUDA_EMULATED)
-constexpr bool kEmulated = true;
+  return true;
 #else
-constexpr bool kEmulated = false;
+  return rows <= kMaxLinearRows;
 #endif
-
-// Whether a product of so many rows is summed as our kernel does it, by which a row's bits depend on that row
-// alone. cuBLAS sums in an order of its own, which the number of rows decides.
-constexpr bool SumsAsRowKernel(int64_t rows) { return kEmulated || rows <= kMaxLinearRows; }
+}
 
 // The tensor that PackWeight makes of a [n, k] weight.
 WeightFormat CheckWeight(const at::Tensor& weight, int64_t format_number, int64_t n, int64_t k) {
@@ -46,7 +47,7 @@ WeightFormat CheckWeight(const at::Tensor& weight, int64_t format_number, int64_
 
 // A quantised weight in x's dtype.
 at::Tensor Widened(const at::Tensor& weight, WeightFormat format, const at::Tensor& x) {
-  at::Tensor out = at::empty({weight.size(0), x.size(1)}, x.options());
+  const at::Tensor out = StreamScratch({weight.size(0), x.size(1)}, x.scalar_type());
   WidenRows args;
   args.format = format;
   args.out_type = x.scalar_type() == at::kFloat ? RowType::kFloat32 : RowType::kBFloat16;
@@ -56,14 +57,6 @@ at::Tensor Widened(const at::Tensor& weight, WeightFormat format, const at::Tens
   args.inputs = x.size(1);
   WidenWeightCuda(args, weight.size(0), CurrentStream());
   return out;
-}
-
-// x W^T in `dtype`, summed in float32.
-at::Tensor Product(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
-  if (x.scalar_type() != weight.scalar_type()) {  // float32 activations: for checks, not for speed
-    return at::mm(x.to(at::kFloat), weight.to(at::kFloat).t()).to(dtype);
-  }
-  return x.scalar_type() == dtype ? at::mm(x, weight.t()) : at::mm(x, weight.t(), dtype);
 }
 
 // What is the same with and without a residual.
@@ -93,7 +86,7 @@ void* Forward(void* p, RowType type, int64_t elements) {
 void RunLinearRows(CudaLinearRows args, int64_t rows) {
 #if defined(NORMSERVE_CUDA_EMULATED)
   constexpr int64_t kForFibers = 64;  // outputs; a model's layers have more
-  if (args.outputs >= kForFibers) return LinearRowsInOrder(args, rows);
+  if (args.outputs >= kForFibers) return PutOnStream([=] { LinearRowsInOrder(args, rows); });
 #endif
   while (rows > 0) {
     const int64_t some = std::min(rows, kMaxLinearRows);
@@ -106,6 +99,35 @@ void RunLinearRows(CudaLinearRows args, int64_t rows) {
     rows -= some;
   }
 }
+
+// y = x W^T + bias by cuBLAS, whose stand-in under emulation is our kernel.
+#if defined(NORMSERVE_CUDA_EMULATED)
+void LibraryProduct(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, const at::Tensor& y) {
+  const bool narrow = weight.scalar_type() == at::kBFloat16;
+  CudaLinearRows args =
+      LinearArgs(x, weight, narrow ? WeightFormat::kBFloat16 : WeightFormat::kFloat32, bias);
+  args.y_type = CheckActivations("y", y, x.size(0), weight.size(0));
+  args.y = y.data_ptr();
+  args.y_stride = y.stride(0);
+  RunLinearRows(args, x.size(0));
+}
+#else
+void LibraryProduct(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, const at::Tensor& y) {
+  at::Tensor out = y;
+  const at::Tensor w = weight.t();
+  const bool mixed = x.scalar_type() != weight.scalar_type();  // float32 activations: for checks, not for speed
+  if (mixed || bias.has_value()) {
+    // Rounded once, after the bias, as on the CPU.
+    const bool plain = mixed || x.scalar_type() == at::kFloat;
+    const at::Tensor sums = plain ? at::mm(x.to(at::kFloat), w.to(at::kFloat)) : at::mm(x, w, at::kFloat);
+    out.copy_(bias.has_value() ? sums + *bias : sums);
+  } else if (x.scalar_type() == y.scalar_type()) {
+    at::mm_out(out, x, w);
+  } else {
+    at::mm_out(out, x, w, y.scalar_type());
+  }
+}
+#endif
 
 void CheckRange(const char* name, const at::Tensor& t, int64_t end) {
   const int32_t* values = HostInts(t);
@@ -159,22 +181,27 @@ void GatherRowsOp(const at::Tensor& x, const at::Tensor& rows, const at::Tensor&
 }  // namespace
 
 void RunLinear(const at::Tensor& x, const at::Tensor& weight, int64_t format_number, int64_t out_features,
-               const MaybeTensor& bias, const at::Tensor& y) {
+               int64_t rows_per_product, const MaybeTensor& bias, const at::Tensor& y) {
   const WeightFormat format = CheckWeight(weight, format_number, out_features, x.size(-1));
+  const int64_t rows = x.size(0);
   CudaLinearRows args = LinearArgs(x, weight, format, bias);
-  args.y_type = CheckActivations("y", y, x.size(0), out_features);
+  args.y_type = CheckActivations("y", y, rows, out_features);
   args.y = y.data_ptr();
   args.y_stride = y.stride(0);
-  if (SumsAsRowKernel(x.size(0))) return RunLinearRows(args, x.size(0));
+  if (IsRowKernels(rows, rows_per_product)) return RunLinearRows(args, rows);
   const at::Tensor w = IsQuantised(format) ? Widened(weight, format, x) : weight;
-  // Rounded once, after the bias, as on the CPU.
-  y.copy_(bias.has_value() ? Product(x, w, at::kFloat) + *bias : Product(x, w, y.scalar_type()));
+  if (rows_per_product == 0) return LibraryProduct(x, w, bias, y);
+  TORCH_CHECK(rows % rows_per_product == 0, "x: ", rows, " rows; allowed: a multiple of ", rows_per_product);
+  for (int64_t row = 0; row < rows; row += rows_per_product) {
+    LibraryProduct(x.narrow(0, row, rows_per_product), w, bias, y.narrow(0, row, rows_per_product));
+  }
 }
 
 bool RunLinearResidual(const at::Tensor& x, const at::Tensor& weight, int64_t format_number,
-                       int64_t out_features, const MaybeTensor& bias, const ResidualRows& residual) {
+                       int64_t out_features, int64_t rows_per_product, const MaybeTensor& bias,
+                       const ResidualRows& residual) {
   const bool by_elements = !residual.has_out && (!residual.has_next || LinearTakesResidual(residual.next));
-  if (!by_elements || !SumsAsRowKernel(x.size(0))) return false;
+  if (!by_elements || !IsRowKernels(x.size(0), rows_per_product)) return false;
   const WeightFormat format = CheckWeight(weight, format_number, out_features, x.size(-1));
   CudaLinearRows args = LinearArgs(x, weight, format, bias);
   args.y_type = residual.type;

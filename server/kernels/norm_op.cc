@@ -67,7 +67,7 @@ void ResidualNormOf(const at::Tensor& h, const at::Tensor& delta, Numbers out_no
 }
 
 void LinearResidualNormOf(const at::Tensor& x, const at::Tensor& panels, int64_t format,
-                          int64_t out_features, const MaybeTensor& bias, const at::Tensor& delta,
+                          int64_t out_features, int64_t rows_per_product, const MaybeTensor& bias, const at::Tensor& delta,
                           const at::Tensor& h, Numbers next_norm, const MaybeTensor& next_gamma,
                           const MaybeTensor& next_beta, const MaybeTensor& row_stat, const MaybeTensor& y) {
   const ResidualRows residual = ResidualArgs(h, delta, Numbers(), std::nullopt, std::nullopt, next_norm,
@@ -77,8 +77,8 @@ void LinearResidualNormOf(const at::Tensor& x, const at::Tensor& panels, int64_t
               out_features);
   // In one pass, blocks that are done write y while others still read x.
   TORCH_CHECK(residual.y == nullptr || residual.y != x.const_data_ptr(), "y: must not be x");
-  if (RunLinearResidual(x, panels, format, out_features, bias, residual)) return;
-  RunLinear(x, panels, format, out_features, bias, delta);
+  if (RunLinearResidual(x, panels, format, out_features, rows_per_product, bias, residual)) return;
+  RunLinear(x, panels, format, out_features, rows_per_product, bias, delta);
   RunResidualRows(residual, h.size(0));
 }
 

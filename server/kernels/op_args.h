@@ -29,7 +29,7 @@ using ResidualNormSignature = void(const at::Tensor& h, const at::Tensor& delta,
                                    const MaybeTensor& y);
 using LinearResidualNormSignature =
     void(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
-         const MaybeTensor& bias, const at::Tensor& delta, const at::Tensor& h, Numbers next_norm,
+         int64_t rows_per_product, const MaybeTensor& bias, const at::Tensor& delta, const at::Tensor& h, Numbers next_norm,
          const MaybeTensor& next_gamma, const MaybeTensor& next_beta, const MaybeTensor& row_stat,
          const MaybeTensor& y);
 using QkvSignature = void(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
@@ -50,7 +50,8 @@ using ActivateSignature = void(const at::Tensor& x, int64_t activation, Numbers 
                                const MaybeTensor& up_beta, const at::Tensor& y);
 using PackWeightSignature = at::Tensor(const at::Tensor& weight, int64_t format);
 using LinearSignature = void(const at::Tensor& x, const at::Tensor& panels, int64_t format,
-                             int64_t out_features, const MaybeTensor& bias, const at::Tensor& y);
+                             int64_t out_features, int64_t rows_per_product, const MaybeTensor& bias,
+                             const at::Tensor& y);
 using EmbedSignature = void(const at::Tensor& ids, const at::Tensor& panels, int64_t format,
                             int64_t rows, double scale, const MaybeTensor& positions,
                             const MaybeTensor& positions_table, const at::Tensor& out);

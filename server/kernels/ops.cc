@@ -19,8 +19,8 @@ TORCH_LIBRARY(normserve, m) {
       "Tensor? out_beta, float[] next_norm, Tensor? next_gamma, Tensor? next_beta, "
       "Tensor(b!)? row_stat, Tensor(c!)? y) -> ()");
   m.def(
-      "linear_residual_norm(Tensor x, Tensor panels, int format, int out_features, Tensor? bias, "
-      "Tensor(a!) delta, Tensor(b!) h, float[] next_norm, Tensor? next_gamma, Tensor? next_beta, "
+      "linear_residual_norm(Tensor x, Tensor panels, int format, int out_features, "
+      "int rows_per_product, Tensor? bias, Tensor(a!) delta, Tensor(b!) h, float[] next_norm, Tensor? next_gamma, Tensor? next_beta, "
       "Tensor(c!)? row_stat, Tensor(d!)? y) -> ()");
   m.def(
       "qkv_norm_rotary_write(Tensor(a!) qkv, float[] q_norm, Tensor? q_gamma, Tensor? q_beta, "
@@ -36,8 +36,8 @@ TORCH_LIBRARY(normserve, m) {
       "Tensor? gate_beta, float[] up_norm, Tensor? up_gamma, Tensor? up_beta, Tensor(a!) y) -> ()");
   m.def("pack_weight(Tensor weight, int format) -> Tensor");
   m.def(
-      "linear(Tensor x, Tensor panels, int format, int out_features, Tensor? bias, Tensor(a!) y) "
-      "-> ()");
+      "linear(Tensor x, Tensor panels, int format, int out_features, int rows_per_product, "
+      "Tensor? bias, Tensor(a!) y) -> ()");
   m.def(
       "embed(Tensor ids, Tensor panels, int format, int rows, float scale, Tensor? positions, "
       "Tensor? positions_table, Tensor(a!) out) -> ()");
@@ -103,8 +103,8 @@ void LinearResidualNorm(const at::Tensor& x, const PackedWeight& weight, const a
   static const auto op = Find<LinearResidualNormSignature>("normserve::linear_residual_norm");
   const Direct direct;
   const NormArguments next(next_norm);
-  op.call(x, weight.panels, static_cast<int64_t>(weight.format), weight.out_features, Maybe(bias), delta,
-          h, next.view(), next.gamma, next.beta, Maybe(row_stat), Maybe(y));
+  op.call(x, weight.panels, static_cast<int64_t>(weight.format), weight.out_features,
+          weight.rows_per_product, Maybe(bias), delta, h, next.view(), next.gamma, next.beta, Maybe(row_stat), Maybe(y));
 }
 
 void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor& cos_sin,
@@ -148,8 +148,8 @@ void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& b
             at::Tensor& y) {
   static const auto op = Find<LinearSignature>("normserve::linear");
   const Direct direct;
-  op.call(x, weight.panels, static_cast<int64_t>(weight.format), weight.out_features, Maybe(bias),
-          y);
+  op.call(x, weight.panels, static_cast<int64_t>(weight.format), weight.out_features,
+          weight.rows_per_product, Maybe(bias), y);
 }
 
 void Embed(const at::Tensor& ids, const PackedWeight& table, float scale,

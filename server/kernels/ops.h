@@ -8,7 +8,7 @@
 // results are rounded to nearest even on store.
 //
 // Laws (each tested): a row's result depends on that row's inputs alone, never on the number of rows
-// beside it; the same path serves prefill and decode; AddNorm stores h rounded and normalises the
+// beside it (on CUDA, Linear of more than 16 rows keeps this under PackedWeight::rows_per_product only); the same path serves prefill and decode; AddNorm stores h rounded and normalises the
 // rounded h; NormAdd rounds once, after the addition. Last strides are 1, row strides are free:
 // anything else is a TORCH_CHECK failure.
 #pragma once
@@ -107,6 +107,10 @@ struct PackedWeight {
   WeightFormat format = WeightFormat::kFloat32;
   int64_t out_features = 0;  // N
   int64_t in_features = 0;   // K
+  // 0: a product takes as many rows as it is given. n > 0: exactly n at a time, of which their number must be a
+  // multiple: a library that chooses its order of summation by the number of rows then always chooses the same.
+  // Our own kernels, those of the CPU among them, need no such thing.
+  int64_t rows_per_product = 0;
 };
 
 // Packs weight [N, K] (float32, bfloat16 or float16, any strides).

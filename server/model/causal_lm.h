@@ -21,6 +21,10 @@ namespace normserve::model {
 
 enum class Quantization { kNone, kInt8, kInt4, kFloat8 };
 
+// Rows of one product under LoadOptions::batch_invariant: as many as a step that reads weights from a GPU's memory
+// computes in the time that it waits for them.
+inline constexpr int64_t kBatchInvariantRows = 64;
+
 // How to load. Absent optionals follow the checkpoint.
 struct LoadOptions {
   at::ScalarType dtype = at::kFloat;        // weights and KV cache: kFloat or kBFloat16
@@ -33,6 +37,10 @@ struct LoadOptions {
   Quantization quantize_head = Quantization::kNone;
   at::Device device = at::kCPU;               // of weights, buffers and cache
   at::ScalarType activations = at::kFloat;    // kFloat, or as dtype
+  // A token's results are the same bits whatever runs beside it, also where a GPU's library would choose otherwise:
+  // its products then take kBatchInvariantRows rows each, and a step's rows are padded to a multiple of that.
+  // On the CPU it is always so.
+  bool batch_invariant = false;
   // Called as layers arrive, with how many are there; never with more than layer_count. May be empty.
   std::function<void(int64_t layers, int64_t layer_count)> progress;
 };

@@ -176,6 +176,7 @@ kernels::WeightFormat FormatOf(const at::Tensor& weight, at::ScalarType dtype,
 kernels::PackedWeight Loader::Pack(const at::Tensor& weight, Quantization quantize) {
   kernels::PackedWeight packed =
       kernels::PackWeight(weight.to(options_.device), FormatOf(weight, options_.dtype, quantize));
+  if (options_.batch_invariant) packed.rows_per_product = kBatchInvariantRows;
   weight_bytes_ += static_cast<uint64_t>(packed.panels.nbytes());
   return packed;
 }

@@ -24,8 +24,10 @@ kernels::Accelerator* Device() {
   return device->ok() ? device->value().get() : nullptr;
 }
 
-std::unique_ptr<model::CausalLm> Load(const std::string& name, at::ScalarType dtype = at::kFloat) {
+std::unique_ptr<model::CausalLm> Load(const std::string& name, at::ScalarType dtype = at::kFloat,
+                                      bool batch_invariant = false) {
   model::LoadOptions options;
+  options.batch_invariant = batch_invariant;
   options.dtype = options.activations = dtype;
   auto model = model::CausalLm::Load("golden/" + name, options);
   if (!model.ok()) ADD_FAILURE() << model.status();
@@ -127,6 +129,22 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, RecordedStepsTest,
                          ::testing::Values(std::make_pair("bhyt_rms_gqa", at::kFloat),
                                            std::make_pair("bhyt_rms_gqa", at::kBFloat16),
                                            std::make_pair("sg_simplegpt_rms_gqa_llama3", at::kFloat)));
+
+// Every step, prefills too, is padded to a multiple of 64 rows; the emulated products sum in one order anyway.
+TEST(DeviceRunnerTest, StepsPaddedForBatchInvarianceGiveTheSameBits) {
+  const std::vector<Request> requests = Mixed(250, 3);
+  const char* name = "bhyt_rms_gqa";
+  const Outcome want = Serve(std::make_unique<DeviceRunner>(Load(name), Device(), Blocks(64, false)), requests);
+  DeviceRunnerOptions padded = Blocks(64);
+  padded.row_multiple = model::kBatchInvariantRows;
+  padded.max_step_tokens = 100;
+  EngineOptions engine;
+  engine.max_step_tokens = 100;
+  const Outcome got =
+      Serve(std::make_unique<DeviceRunner>(Load(name, at::kFloat, true), Device(), padded), requests, engine);
+  ExpectSame(got.transcripts, want.transcripts);
+  EXPECT_GT(got.counts.recorded[static_cast<int>(Recorded::kReplayed)], 0u);
+}
 
 // One sequence of `tokens` tokens that decodes its last one.
 struct DecodeStep {

@@ -120,6 +120,23 @@ TEST(LinearCudaOp, EveryFormatMultipliesItsNumbers) {
   }
 }
 
+// The stand-in of cuBLAS sums as our kernel does, so that only the cutting into products can differ.
+TEST(LinearCudaOp, ProductsOfAFixedNumberOfRows) {
+  for (const WeightFormat format : {WeightFormat::kFloat32, WeightFormat::kInt8}) {
+    PackedWeight w = PackWeight(at::randn({50, 100}), format);
+    const at::Tensor x = at::randn({12, 100}), bias = at::randn({50});
+    at::Tensor whole = at::empty({12, 50}), cut = at::empty({12, 50});
+    Linear(x, w, bias, whole);
+    w.rows_per_product = 4;
+    Linear(x, w, bias, cut);
+    // A quantised weight is widened first, and then summed as one without scales.
+    EXPECT_TRUE(at::allclose(cut, whole, 1e-5, 1e-5));
+    if (!IsQuantised(format)) EXPECT_TRUE(at::equal(cut, whole));
+    w.rows_per_product = 5;
+    EXPECT_THROW(Linear(x, w, bias, cut), c10::Error);
+  }
+}
+
 TEST(LinearCudaOp, RefusesInt4AndOtherWeights) {
   const at::Tensor w = at::randn({20, 40});
   EXPECT_THROW(PackWeight(w, WeightFormat::kInt4), c10::Error);
