@@ -68,8 +68,8 @@ inline constexpr int64_t kMaxLinearRows = 16;
 // whole row, which no block has.
 bool LinearTakesResidual(const RowNorm& next);
 void LinearRowsCuda(const CudaLinearRows& args, int64_t rows, CudaStream stream);
-// The emulated device only: the same bits by plain loops, for products that are too much for the emulator.
-void LinearRowsInOrder(const CudaLinearRows& args, int64_t rows);
+// The emulated device only: the same bits by one thread, for products that are too much for the emulator.
+void LinearRowsInOrder(const CudaLinearRows& args, int64_t rows, CudaStream stream);
 
 // widen.cu. A quantised weight's values, scale * q, rounded to out_type.
 struct WidenRows {

@@ -7,8 +7,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceType.h>
 
-#include <functional>
-
 #include "kernels/cuda_rows.h"
 
 #if !defined(NORMSERVE_CUDA_EMULATED)
@@ -23,8 +21,6 @@ inline CudaStream CurrentStream() { return nullptr; }
 bool Recording();
 // Keeps what a recording's kernels use for as long as the recording.
 void KeepWhileRecorded(const at::Tensor& tensor);
-// Work of the CPU in the place of a kernel.
-void PutOnStream(std::function<void()> work);
 #else
 inline constexpr c10::DeviceType kCudaDevice = c10::DeviceType::CUDA;
 inline CudaStream CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }

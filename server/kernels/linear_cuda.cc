@@ -86,7 +86,7 @@ void* Forward(void* p, RowType type, int64_t elements) {
 void RunLinearRows(CudaLinearRows args, int64_t rows) {
 #if defined(NORMSERVE_CUDA_EMULATED)
   constexpr int64_t kForFibers = 64;  // outputs; a model's layers have more
-  if (args.outputs >= kForFibers) return PutOnStream([=] { LinearRowsInOrder(args, rows); });
+  if (args.outputs >= kForFibers) return LinearRowsInOrder(args, rows, CurrentStream());
 #endif
   while (rows > 0) {
     const int64_t some = std::min(rows, kMaxLinearRows);

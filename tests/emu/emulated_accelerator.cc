@@ -19,8 +19,6 @@ void KeepWhileRecorded(const at::Tensor& tensor) {
   }
 }
 
-void PutOnStream(std::function<void()> work) { emu::RunOrRecord(std::move(work)); }
-
 namespace {
 
 class EmulatedGraph final : public RecordedWork {

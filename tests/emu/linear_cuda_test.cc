@@ -34,7 +34,7 @@ CudaLinearRows LinearArgs(WeightBytes& w, Matrix<X>& x, Matrix<Y>& y, const std:
 }
 
 // y of the first `rows` rows of x, [rows, outputs].
-enum class Order { kForward, kReversed, kPlainLoops };
+enum class Order { kForward, kReversed, kOneThread };
 
 template <typename Y, typename X>
 std::vector<Y> RunLinear(WeightBytes& w, const std::vector<X>& x, int64_t rows, Layout layout,
@@ -44,7 +44,8 @@ std::vector<Y> RunLinear(WeightBytes& w, const std::vector<X>& x, int64_t rows, 
   Matrix<Y> out(rows, w.outputs, layout);
   const OrderScope scope(order == Order::kReversed);
   const CudaLinearRows args = LinearArgs(w, in, out, bias);
-  order == Order::kPlainLoops ? LinearRowsInOrder(args, rows) : LinearRowsCuda(args, rows, nullptr);
+  const auto run = order == Order::kOneThread ? LinearRowsInOrder : LinearRowsCuda;
+  run(args, rows, nullptr);
   out.ExpectBandIntact("y");
   in.ExpectBandIntact("x");
   return out.Values();
@@ -97,7 +98,7 @@ void CheckShape(WeightFormat format, int64_t inputs, int64_t outputs, bool with_
     const std::vector<Y> same(all.begin(), all.begin() + rows * outputs);
     ASSERT_TRUE(SameBits(some, same)) << what << ", rows " << rows << ", layout " << static_cast<int>(layout);
   }
-  ASSERT_TRUE(SameBits(RunLinear<Y>(w, x, 16, Layout::kStrided, bias, Order::kPlainLoops), all)) << what;
+  ASSERT_TRUE(SameBits(RunLinear<Y>(w, x, 16, Layout::kStrided, bias, Order::kOneThread), all)) << what;
   // Rows of weights apart, aligned and not.
   for (const int64_t pad : {16, 4}) {
     WeightBytes apart(format, outputs, inputs, 3, pad, pad == 4 ? 4 : 0);
@@ -179,7 +180,8 @@ Residual<T> RunResidual(WeightBytes& w, const std::vector<T>& x, const std::vect
   args.has_next = apart.has_next = next != nullptr;
   if (next != nullptr) args.next = apart.next = *next;
   const OrderScope scope(order == Order::kReversed);
-  order == Order::kPlainLoops ? LinearRowsInOrder(args, rows) : LinearRowsCuda(args, rows, nullptr);
+  const auto run = order == Order::kOneThread ? LinearRowsInOrder : LinearRowsCuda;
+  run(args, rows, nullptr);
   if (!fused) ResidualRowsCuda(apart, rows, nullptr);
   for (Matrix<T>* m : {&in, &h, &y}) m->ExpectBandIntact("fused residual");
   return {h.Values(), y.Values()};
@@ -198,7 +200,7 @@ void CheckResiduals(WeightFormat format) {
   for (const RowNorm* next : norms) {
     EXPECT_TRUE(next == nullptr || LinearTakesResidual(*next));
     const Residual<T> fused = RunResidual(w, x, h, next, Layout::kPadded, true);
-    const Residual<T> loops = RunResidual(w, x, h, next, Layout::kPadded, true, Order::kPlainLoops);
+    const Residual<T> loops = RunResidual(w, x, h, next, Layout::kPadded, true, Order::kOneThread);
     const Residual<T> apart = RunResidual(w, x, h, next, Layout::kStrided, false, Order::kReversed);
     for (const Residual<T>& other : {loops, apart}) {
       EXPECT_TRUE(SameBits(fused.h, other.h));

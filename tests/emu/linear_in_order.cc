@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LinearRowsInOrder: LinearRowsCuda without threads. Of the kernel it has the sum of a pack by values and
+// LinearRowsInOrder: LinearRowsCuda by one thread. Of the kernel it has the sum of a pack by values and
 // what becomes of an output; lanes and their butterfly are loops. For products that would keep fibers busy
 // for minutes: the test of the kernel holds both to the same bits.
 #include "kernels/cuda_rows.h"
@@ -21,9 +21,9 @@ float SumInOrder(const char* row, const char* scales, const X* x, int64_t inputs
   return lanes[0];
 }
 
+// One thread; a kernel so that it is recorded and counted as one.
 template <class W, typename X>
-void RunInOrder(const CudaLinearRows& a, int64_t rows) {
-  const WeightRows weights = WeightRowsOf(a.format, a.weight, a.weight_stride, a.inputs);
+__global__ void InOrderKernel(CudaLinearRows a, WeightRows weights, int64_t rows) {
   for (int64_t row = 0; row < rows; ++row) {
     const X* x = static_cast<const X*>(a.x) + row * a.x_stride;
     for (int64_t o = 0; o < a.outputs; ++o) {
@@ -34,11 +34,14 @@ void RunInOrder(const CudaLinearRows& a, int64_t rows) {
 
 }  // namespace
 
-void LinearRowsInOrder(const CudaLinearRows& args, int64_t rows) {
-  WithWeights(args.format, [&](auto weights) {
-    using W = decltype(weights);
-    if (args.x_type == RowType::kFloat32) return RunInOrder<W, float>(args, rows);
-    RunInOrder<W, __nv_bfloat16>(args, rows);
+void LinearRowsInOrder(const CudaLinearRows& args, int64_t rows, CudaStream stream) {
+  if (rows == 0 || args.outputs == 0) return;
+  const WeightRows weights = WeightRowsOf(args.format, args.weight, args.weight_stride, args.inputs);
+  WithWeights(args.format, [&](auto reader) {
+    using W = decltype(reader);
+    const bool wide = args.x_type == RowType::kFloat32;
+    launch(wide ? InOrderKernel<W, float> : InOrderKernel<W, __nv_bfloat16>, dim3(1), dim3(1), 0, stream, args,
+           weights, rows);
   });
 }
 
