@@ -29,8 +29,9 @@ uint64_t EmulatedLaunches() {
 }
 
 struct StepLaunches {
-  uint64_t layer = 0;    // from one layer's attention to the next one's
-  uint64_t outside = 0;  // of any layer: embedding, final norm, logits
+  uint64_t layer = 0;  // from one layer's attention to the next one's
+  uint64_t whole = 0;  // with embedding, final norm and logits
+  uint64_t layers = 0;
 };
 
 // What a step launches, written down as its operators begin and end.
@@ -52,7 +53,7 @@ struct Trace {
     if (attention.size() != layers || layers < 2) return {};
     const uint64_t layer = attention[1] - attention[0];
     for (size_t i = 2; i < layers; ++i) EXPECT_EQ(attention[i] - attention[i - 1], layer) << "layer " << i;
-    return {layer, whole_step - layers * layer};
+    return {layer, whole_step, layers};
   }
 };
 Trace* trace = nullptr;
@@ -107,33 +108,38 @@ StepLaunches Count(const std::string& directory) {
 struct Architecture {
   const char* name;
   const char* golden;
+  uint64_t per_layer;
 };
+// Nine: four products, and one launch each for q, k and v, attention, the activation, and two norms after the
+// residual additions; those additions ride in a product or in a norm. A norm that needs no statistic of its row
+// (DyT's, BHyT's second, whose statistic is carried) rides in the product before it.
 constexpr Architecture kArchitectures[] = {
-    {"pre-norm Llama (RMSNorm)", "golden/bhyt_rms_gqa"},
-    {"BHyT", "golden/bhyt_kappa_grow"},
-    {"BHyT*", "golden/bhytstar_last0"},
-    {"LNS", "golden_own/lns"},
-    {"DyT", "golden_own/dyt"},
-    {"Peri-LN", "golden_own/peri"},
-    {"SimpleGPT", "golden/sg_simplegpt_rms_gqa_llama3"},
-    {"its pre-norm baseline", "golden/sg_prenorm_rms_gqa_llama2"},
-    {"its pre-norm baseline with QK-norm", "golden/sg_preqknorm_rms_gqa_llama3"},
-    {"nanoGPT", "golden_own/nanogpt"},
+    {"pre-norm Llama (RMSNorm)", "golden/bhyt_rms_gqa", 9},
+    {"BHyT", "golden/bhyt_kappa_grow", 8},
+    {"BHyT*", "golden/bhytstar_last0", 9},
+    {"LNS", "golden_own/lns", 9},
+    {"DyT", "golden_own/dyt", 7},
+    {"Peri-LN", "golden_own/peri", 9},
+    {"SimpleGPT", "golden/sg_simplegpt_rms_gqa_llama3", 9},
+    {"its pre-norm baseline", "golden/sg_prenorm_rms_gqa_llama2", 9},
+    {"its pre-norm baseline with QK-norm", "golden/sg_preqknorm_rms_gqa_llama3", 9},
+    {"nanoGPT", "golden_own/nanogpt", 9},
 };
 
-TEST(Launches, NoNormCostsALaunchOfItsOwn) {
-  std::string table = "| architecture | checkpoint | per layer | outside the layers |\n|---|---|---|---|\n";
+TEST(Launches, NoNormAddsALaunchToThoseOfAPreNormLlama) {
+  std::string table = "| architecture | checkpoint | per layer | whole step |\n|---|---|---|---|\n";
   std::map<std::string, StepLaunches> of;
   for (const Architecture& a : kArchitectures) {
     SCOPED_TRACE(a.golden);
     const StepLaunches& step = of[a.name] = Count(a.golden);
+    EXPECT_EQ(step.layer, a.per_layer);
     table += "| " + std::string(a.name) + " | `tests/" + a.golden + "` | " + std::to_string(step.layer) +
-             " | " + std::to_string(step.outside) + " |\n";
+             " | " + std::to_string(step.whole) + " for " + std::to_string(step.layers) + " layers |\n";
   }
   std::printf("%s", table.c_str());
-  EXPECT_LE(of["SimpleGPT"].layer, of["pre-norm Llama (RMSNorm)"].layer);
-  // Four products, and one launch each for q, k and v, attention, the activation and the two residuals.
-  for (const auto& [name, step] : of) EXPECT_EQ(step.layer, 9u) << name;
+  // SimpleGPT's seven norms among them.
+  const uint64_t llama = of["pre-norm Llama (RMSNorm)"].layer;
+  for (const auto& [name, step] : of) EXPECT_LE(step.layer, llama) << name;
 }
 
 }  // namespace
