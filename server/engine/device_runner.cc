@@ -78,8 +78,11 @@ StepShape DeviceRunner::ShapeOf(const scheduler::Batch& batch) const {
   shape.sequences = batch.sequences;
   shape.table_blocks = batch.max_blocks;
   if (record_ && EverySequenceDecodes(batch)) {
-    shape.tokens = shape.rows = shape.sequences = std::min(RoundUpRows(shape.rows), results_.size(0));
+    // Recordings are told apart by rows and table blocks: nothing else may vary.
+    const int64_t rounded = RoundUp(RoundUpRows(shape.rows), row_multiple_);
+    shape.tokens = shape.rows = shape.sequences = std::min(rounded, results_.size(0));
     shape.table_blocks = RoundUpBlocks(batch.max_blocks);
+    return shape;
   }
   shape.tokens = RoundUp(shape.tokens, row_multiple_);
   shape.rows = RoundUp(shape.rows, row_multiple_);

@@ -131,7 +131,9 @@ TEST(LinearCudaOp, ProductsOfAFixedNumberOfRows) {
     Linear(x, w, bias, cut);
     // A quantised weight is widened first, and then summed as one without scales.
     EXPECT_TRUE(at::allclose(cut, whole, 1e-5, 1e-5));
-    if (!IsQuantised(format)) EXPECT_TRUE(at::equal(cut, whole));
+    if (!IsQuantised(format)) {
+      EXPECT_TRUE(at::equal(cut, whole));
+    }
     w.rows_per_product = 5;
     EXPECT_THROW(Linear(x, w, bias, cut), c10::Error);
   }
