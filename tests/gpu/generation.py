@@ -17,7 +17,9 @@ from programs import ROOT, Context, NotRun, has_module, last_words, python
 NOMINAL_BYTES_PER_SECOND = 4.8e12  # of an H200, by its data sheet
 PAPER_TOKENS_PER_SECOND = 1199.9   # BHyT, figure 1
 PROMPT, OUTPUT = 128, 256
+DRY_SIZES = {"prompt": 3, "output": 4, "batches": (1, 2)}
 BLOCK_TOKENS = 32
+WARM_UP_ROUNDS = 1
 # What is worth comparing: a name, and what is divided by what.
 RATIOS = {"bhyt/rms": ("bhyt", "rms"), "bhyt/bhytstar": ("bhyt", "bhytstar"), "bhyt/peri": ("bhyt", "peri"),
           "simplegpt/prenorm": ("simplegpt", "prenorm")}
@@ -75,7 +77,7 @@ class Engine(Worker):
         super().__init__(context, f"engine-{folder.name}", [*command, "--max-running", max(most, 64), *load.flags])
 
     def tokens_per_second(self, batch: int) -> float:
-        prompt, output = (5, 4) if self.context.dry else (PROMPT, OUTPUT)
+        prompt, output = (DRY_SIZES["prompt"], DRY_SIZES["output"]) if self.context.dry else (PROMPT, OUTPUT)
         return self.ask(f"{batch} {prompt} {output}")["tokens_per_second"]
 
 
@@ -101,15 +103,11 @@ def folder_for(size: int) -> pathlib.Path:
     return pathlib.Path(tempfile.gettempdir())
 
 
-def shape_of(context: Context, load: Load) -> str:
-    return "tiny" if context.dry else load.shape
-
-
 def start(context: Context, load: Load, work: pathlib.Path, workers: dict[str, Worker]) -> None:
     """Engines load while the next checkpoint is written."""
     pools = random_checkpoint.Pools()
     for kind in load.kinds:
-        random_checkpoint.write(work / kind, shape_of(context, load), kind, pools)
+        random_checkpoint.write(work / kind, load.shape, kind, pools)
         workers[kind] = Engine(context, work / kind, load)
     if has_module("transformers") and not context.dry:
         for kind in load.transformers:
@@ -117,12 +115,11 @@ def start(context: Context, load: Load, work: pathlib.Path, workers: dict[str, W
 
 
 def rounds_of(context: Context, load: Load, workers: dict[str, Worker]) -> dict[tuple[str, int], list[float]]:
-    """Tokens per second of every worker and batch, round by round; the first two rounds warm up, which is when
-    shapes are recorded. Ends early with its time; a round that is not whole does not count."""
+    """Tokens per second of every worker and batch, round by round; the first one warms up, which is when shapes
+    are recorded. Ends early with its time; a round that is not whole does not count."""
     rates = collections.defaultdict(list)
     names = list(workers)
-    rounds = 2 if context.dry else load.rounds + 2
-    for number in range(rounds):
+    for number in range(WARM_UP_ROUNDS + load.rounds):
         begun = context.budget.left()
         turn = names[number % len(names):] + names[:number % len(names)]
         try:
@@ -130,7 +127,7 @@ def rounds_of(context: Context, load: Load, workers: dict[str, Worker]) -> dict[
                    if batch == 1 or isinstance(workers[name], Engine)}
         except TimeoutError:
             break
-        if number >= min(2, rounds - 1):
+        if number >= WARM_UP_ROUNDS:
             for key, rate in row.items():
                 rates[key].append(rate)
         if context.budget.left() < 1.3 * (begun - context.budget.left()):
@@ -143,8 +140,9 @@ def rounds_of(context: Context, load: Load, workers: dict[str, Worker]) -> dict[
 def figures_of(context: Context, load: Load, workers: dict[str, Worker], described: dict[str, dict],
                rates: dict[tuple[str, int], list[float]]) -> dict:
     figures, ratios = [], []
-    for (name, batch), values in rates.items():
-        figure = {"model": name, "shape": shape_of(context, load), "flags": " ".join(load.flags), "batch": batch,
+    for name, batch in sorted(rates, key=lambda key: (key[1], list(workers).index(key[0]))):
+        values = rates[name, batch]
+        figure = {"model": name, "shape": load.shape, "flags": " ".join(load.flags), "batch": batch,
                   "tokens_per_second": summary(values)}
         if name in described:
             figure |= limits(context, load, name, batch, described[name], figure["tokens_per_second"]["median"])
@@ -153,13 +151,18 @@ def figures_of(context: Context, load: Load, workers: dict[str, Worker], describ
         for batch in load.batches:
             if rates.get((kind, batch)) and rates.get((other, batch)):
                 ratios.append({"ratio": label, "batch": batch, **ratio(rates[kind, batch], rates[other, batch])})
+    for figure in figures:
+        limit = figure.get("measured_limit") or figure.get("nominal_limit")
+        if figure["model"] == "rms" and limit:
+            values = [rate / limit for rate in rates["rms", figure["batch"]]]
+            ratios.append({"ratio": "rms/limit", "batch": figure["batch"], **summary(values)})
     return {"figures": figures, "ratios": ratios}
 
 
 def limits(context: Context, load: Load, kind: str, batch: int, description: dict, rate: float) -> dict:
     """What memory would allow if a step read every weight once and did nothing else: by the copy's figure, and by
     the data sheet's."""
-    read = description["weight_bytes"] * random_checkpoint.share_read_per_step(shape_of(context, load), kind)
+    read = description["weight_bytes"] * random_checkpoint.share_read_per_step(load.shape, kind)
     out = {"weight_bytes_per_step": round(read), "nominal_limit": batch * NOMINAL_BYTES_PER_SECOND / read}
     out["share_of_nominal_limit"] = rate / out["nominal_limit"]
     if context.copy_bytes_per_second:
@@ -170,7 +173,9 @@ def limits(context: Context, load: Load, kind: str, batch: int, description: dic
 
 def measure(context: Context, load: Load) -> dict:
     context.program("engine_bench")
-    size = sum(random_checkpoint.file_bytes(shape_of(context, load), kind) for kind in load.kinds)
+    if context.dry:
+        load = dataclasses.replace(load, shape="tiny", batches=DRY_SIZES["batches"], rounds=1)
+    size = sum(random_checkpoint.file_bytes(load.shape, kind) for kind in load.kinds)
     workers: dict[str, Worker] = {}
     problems = [] if not load.transformers or has_module("transformers") else ["transformers: not run: no transformers"]
     with tempfile.TemporaryDirectory(prefix="normserve-gpu-", dir=folder_for(size)) as work:

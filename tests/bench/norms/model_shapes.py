@@ -7,7 +7,7 @@ SHAPES = {
     "llama-1b": (2048, 16, 32, 8, 8192, 32000),
     "llama-3b": (3072, 28, 24, 8, 8192, 32000),
     "24x512": (512, 24, 8, 4, 1536, 32000),
-    "tiny": (64, 2, 4, 2, 256, 96),
+    "tiny": (32, 2, 2, 1, 256, 96),
 }
 HUGGING_FACE = ("rms", "lns", "dyt", "bhyt", "bhytstar", "peri")
 TORCHTITAN = {"simplegpt": "SimpleGPT", "prenorm": "PreNormTransformer", "preqknorm": "PreQKNormTransformer"}
