@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the check that say whether the device computes what it should."""
 import collections
-import json
 import os
 import re
 import shutil
 
-from programs import ROOT, Context, NotRun, json_lines, lines_of
+from programs import ROOT, Context, NotRun, json_lines, lines_of, packed
 
 DRY_CASES = ["bhyt_rms_gqa", "bhyt_bf16_varfp32"]
 DRY_TESTS = "WidenCuda.*:GatherCuda.NoRows"
@@ -34,7 +33,7 @@ def of_googletest(lines: list[str]) -> tuple[dict[str, list[int]], list[str]]:
     """Per suite: tests that passed and tests that ran; and the names of those that failed."""
     suites, failed = collections.defaultdict(lambda: [0, 0]), []
     for line in lines:
-        match = re.match(r"\[ {2}( {5}OK|FAILED {2}) \] ([\w/]+)\.([\w/]+).*\(\d+ ms\)$", line)
+        match = re.match(r"\[( +OK | {2}FAILED {2})\] ([\w/]+)\.([\w/]+).*\(\d+ ms\)$", line)
         if not match:
             continue
         passed, suite, test = "OK" in match[1], match[2].split("/")[0], f"{match[2]}.{match[3]}"
@@ -48,7 +47,7 @@ def of_googletest(lines: list[str]) -> tuple[dict[str, list[int]], list[str]]:
 def kernel_tests(context: Context) -> dict:
     command = [context.program("gpu_kernel_tests"), "--gtest_color=no"]
     command += [f"--gtest_filter={DRY_TESTS}"] if context.dry else []
-    lines, problem = lines_of(context, "kernel_tests", command, env=context.environment())
+    lines, problem = lines_of(context, "kernel_tests", command, env=context.environment(CUDA_LAUNCH_BLOCKING="1"))
     suites, failed = of_googletest(lines)
     figures = {suite: f"{passed} of {ran}" for suite, (passed, ran) in suites.items()}
     return outcome(figures, failed or ([problem] if problem else []), bool(suites))
@@ -67,7 +66,7 @@ def sanitizer(context: Context) -> dict:
     for check, memory in (("memcheck", {"NORMSERVE_SEPARATE_OBJECTS": "1"}), ("racecheck", {})):
         command = [tool, "--tool", check, "--error-exitcode", "9", tests, "--gtest_color=no"]
         command += [f"--gtest_filter={NORM_TESTS}InPlace:{NORM_TESTS}NoRows*:{NORM_TESTS}ResidualOfEveryWidth"]
-        lines, problem = lines_of(context, check, command, env=context.environment(**memory))
+        lines, problem = lines_of(context, check, command, env=context.environment(CUDA_LAUNCH_BLOCKING="1", **memory))
         summaries = [line for line in lines if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line]
         figures[check] = summaries[-1].strip("= ") if summaries else "no summary"
         problems += [f"{check}: {problem}"] if problem else []
@@ -79,6 +78,4 @@ def describe(context: Context) -> dict:
     command = [context.program("norm_bench"), "--device", context.device, "--widths", "64", "--rows", "1"]
     _, problem = lines_of(context, "first", [*command, "--samples", "1", "--sample-ms", "0"],
                           env=context.environment())
-    versions = ROOT / "packed.json"
-    figures = json.loads(versions.read_text(encoding="utf-8")) if versions.exists() else {}
-    return outcome(figures, [problem] if problem else [], True)
+    return outcome(packed(), [problem] if problem else [], True)

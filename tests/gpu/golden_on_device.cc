@@ -88,11 +88,13 @@ Answer Run(const GoldenCase& golden, kernels::Accelerator* device, bool record) 
   options.block_size = 16;
   options.blocks = 16;
   options.record = record;
+  EngineOptions engine_options;
+  engine_options.prefix_cache = false;
   RecordingObserver observer;
   Answer answer;
   {
-    Engine engine("golden", {}, std::make_unique<DeviceRunner>(*std::move(loaded), device, options), nullptr,
-                  &observer);
+    Engine engine("golden", engine_options,
+                  std::make_unique<DeviceRunner>(*std::move(loaded), device, options), nullptr, &observer);
     answer.greedy = Ask(engine, Greedy(golden));
     answer.scored = Ask(engine, Score(golden));
   }

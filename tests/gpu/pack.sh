@@ -13,7 +13,10 @@ MOST_MIB=64
 PROGRAMS=(norm_bench golden_on_device engine_bench gpu_kernel_tests)
 PLUGIN=normserve_cuda.so
 # LibTorch's own and NVIDIA's come with the other machine's PyTorch; glibc is the other machine's.
-NOT_PACKED='^(lib(torch|c10|cu|nv|gomp|shm)|lib(c|m|dl|rt|pthread)\.so|ld-linux|linux-vdso)'
+NOT_PACKED='^(lib(torch|c10|cu|nv|gomp|shm)|lib(c|m|dl|rt|pthread|util)\.so|ld-linux|linux-vdso)'
+# The compiler's libraries, in a folder of their own: they need a newer glibc than the programs do, and are used where
+# that is there; else the other machine's must do.
+COMPILERS='^lib(stdc\+\+|gcc_s)\.so'
 
 [ $# -eq 1 ] || die "usage: tests/gpu/pack.sh FOLDER"
 folder=$1
@@ -33,11 +36,12 @@ libraries_of() { LD_LIBRARY_PATH=$NORMSERVE_TORCH_DIR/lib ldd "$1" | sed -nE 's/
 
 pack_programs() {
   local program name path
-  rm -rf "$folder/bin" "$folder/lib"
-  mkdir -p "$folder/bin" "$folder/lib"
+  rm -rf "$folder/bin" "$folder/lib" "$folder/lib-compiler"
+  mkdir -p "$folder/bin" "$folder/lib" "$folder/lib-compiler"
   for program in "${PROGRAMS[@]}" "$PLUGIN"; do
     strip -o "$folder/bin/$program" "build/gpu/bin/$program"
     while read -r name path; do
+      [[ $name =~ $COMPILERS ]] && cp -L "$path" "$folder/lib-compiler/$name" && continue
       [[ $name =~ $NOT_PACKED ]] || cp -L "$path" "$folder/lib/$name"
     done < <(libraries_of "build/gpu/bin/$program")
   done
@@ -56,15 +60,14 @@ pack_tests() {
   rm -rf "$folder/tests/golden/tools" "$folder/tests/golden/simplegpt_dcp"
 }
 
-newest_glibc() {
-  objdump -T "$folder"/bin/* "$folder"/lib/* 2>/dev/null | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1
-}
+newest_glibc() { objdump -T "$@" 2>/dev/null | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 | cut -c 7-; }
 
 build
 pack_programs
 pack_tests
-printf '{"commit": "%s", "nvcc": "%s", "libraries": "LibTorch %s", "glibc": "at least %s"}\n' \
-  "$(git rev-parse --short HEAD)" "$NVCC_VERSION" "$LIBTORCH_VERSION" "$(newest_glibc)" >"$folder/packed.json"
+printf '{"commit": "%s", "nvcc": "%s", "torch": "%s", "glibc": "%s", "glibc of lib-compiler": "%s"}\n' \
+  "$(git rev-parse --short HEAD)" "$NVCC_VERSION" "$LIBTORCH_VERSION" "$(newest_glibc "$folder"/bin/* "$folder"/lib/*)" \
+  "$(newest_glibc "$folder"/lib-compiler/*)" >"$folder/packed.json"
 mib=$(du -sm "$folder" | cut -f 1)
 [ "$mib" -le "$MOST_MIB" ] || die "$folder has $mib MiB, more than $MOST_MIB"
 say "$folder: $mib MiB. On the machine with the GPU: $(basename "$folder")/tests/gpu/check.sh"

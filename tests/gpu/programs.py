@@ -36,9 +36,22 @@ def has_module(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
+def packed() -> dict:
+    """What pack.sh wrote down; empty in a checkout."""
+    path = ROOT / "packed.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def version(text: str) -> list[int]:
+    return [int(part) for part in text.split(".")]
+
+
 def library_folders() -> list[pathlib.Path]:
     """Of what the programs are linked with: the packed ones, LibTorch of this Python, NVIDIA's beside it."""
     folders = [ROOT / "lib"]
+    glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0").split()[-1]
+    if version(packed().get("glibc of lib-compiler", "0")) <= version(glibc):
+        folders.append(ROOT / "lib-compiler")
     spec = importlib.util.find_spec("torch")
     if spec is not None and spec.submodule_search_locations:
         torch = pathlib.Path(spec.submodule_search_locations[0])

@@ -63,7 +63,7 @@ def inputs_of(op: str, width: int, rows: int) -> list[tuple]:
 
 
 def samples_us(call, inputs: list[tuple]) -> list[float]:
-    calls = max(len(inputs), 20)
+    calls = max(len(inputs), 100)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         for arguments in (inputs[0], inputs[-1]):

@@ -128,8 +128,11 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", settings.json, "answers as JSON objects");
   CLI11_PARSE(app, argc, argv);
   std::unique_ptr<kernels::Accelerator> device;
-  if (settings.device != "cpu") device = OpenDeviceOrExit(settings.device);
-  at::set_num_threads(1);
+  if (settings.device == "cpu") {
+    at::set_num_threads(1);
+  } else {
+    device = OpenDeviceOrExit(settings.device);
+  }
   auto model = model::CausalLm::Load(settings.directory, LoadOptionsOf(settings, device.get()));
   if (!model.ok()) {
     std::fprintf(stderr, "%s\n", model.status().ToString().c_str());

@@ -165,7 +165,7 @@ class Bench {
 
   // Microseconds per call, of calls in one recording.
   std::vector<double> Time(const Call& call) {
-    const int64_t calls = std::max<int64_t>(buffers_, settings_.sample_ms > 0 ? 20 : 2);
+    const int64_t calls = std::max<int64_t>(buffers_, settings_.sample_ms > 0 ? 100 : 2);
     const auto all = [&] {
       for (int64_t i = 0; i < calls; ++i) call(i % buffers_);
     };
