@@ -18,7 +18,8 @@ from server import BINARY  # noqa: E402
 
 def test_a_dry_run_does_every_row_and_measures_nothing(tmp_path):
     result = subprocess.run([GPU / "check.sh", "--dry-run", "--out", tmp_path, "--bin", BINARY.parent],
-                            capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "PYTHON": sys.executable})
+                            capture_output=True, text=True, timeout=300, check=False,
+                            env={**os.environ, "PYTHON": sys.executable})
     assert result.returncode == 0, result.stdout + result.stderr
     run = json.loads((tmp_path / "report.json").read_text())
     rows = {row["name"]: row for row in run["rows"]}

@@ -17,11 +17,12 @@ import correctness
 import norm_speed
 import report
 from generation import Load, measure
-from programs import ROOT, Budget, Context, NotRun, gpu_count
+from programs import ROOT, Budget, Context, NotRun, gpu
 
 NO_GPU = "check.sh: no NVIDIA GPU was found here; --dry-run runs the check itself on the emulated device"
 BEST = ("bhyt", "rms", "bhytstar", "peri", "simplegpt", "prenorm")
 PAIR = ("bhyt", "rms")
+OTHERS = ("lns", "dyt", "preqknorm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +46,12 @@ ROWS = [
     Row("sanitizer", "compute-sanitizer, norms' tests", 60, correctness.sanitizer),
     Row("norms", "norm kernels", 45, norm_speed.ours),
     Row("norms_torch", "the same in PyTorch", 70, norm_speed.torch),
-    Row("generation", "1B", 190, generation(Load(BEST, (1, 64), transformers=("rms",))), least=40),
-    Row("generation_batches", "1B, other batches", 60, generation(Load(PAIR, (8, 256), rounds=5)), 25, dry=False),
-    Row("generation_fp8", "1B, fp8", 40, generation(Load(PAIR, (1, 64), flags=("--quantize", "fp8"), rounds=7)), 20),
-    Row("generation_int8", "1B, int8", 40, generation(Load(PAIR, (1, 64), flags=("--quantize", "int8"), rounds=7)), 20,
-        dry=False),
-    Row("generation_norms", "1B, other norms", 60, generation(Load(("lns", "dyt", "preqknorm"), (1, 64), rounds=7)), 25,
-        dry=False),
-    Row("generation_3b", "3B", 90, generation(Load(PAIR, (1, 64), shape="llama-3b", rounds=7)), 35, dry=False),
+    Row("generation", "1B", 190, generation(Load(BEST, transformers=("rms",))), least=40),
+    Row("generation_batches", "1B, other batches", 60, generation(Load(PAIR, (8, 256), rounds=5)), 25, False),
+    Row("generation_fp8", "1B, fp8", 40, generation(Load(PAIR, flags=("--quantize", "fp8"), rounds=7)), 20),
+    Row("generation_int8", "1B, int8", 40, generation(Load(PAIR, flags=("--quantize", "int8"), rounds=7)), 20, False),
+    Row("generation_norms", "1B, other norms", 60, generation(Load(OTHERS, rounds=7)), 25, False),
+    Row("generation_3b", "3B", 90, generation(Load(PAIR, shape="llama-3b", rounds=7)), 35, False),
 ]
 
 
@@ -84,16 +83,18 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
-    if not args.dry_run and gpu_count() == 0:
+    device = "the emulated device" if args.dry_run else gpu()
+    if not device:
         print(NO_GPU, file=sys.stderr)
         return 2
     total = Budget(args.seconds)
     logs = args.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    packed = ROOT / "bin"
-    context = Context(args.dry_run, (args.bin or (packed if packed.is_dir() else ROOT / "build" / "release" / "bin")).resolve(),
-                      logs.resolve(), total)
-    run = {"device": context.device, "dry": args.dry_run, "rows": []}
+    folder = args.bin or next((f for f in (ROOT / "bin", ROOT / "build/gpu/bin") if f.is_dir()), ROOT)
+    if args.dry_run and not args.bin:
+        folder = ROOT / "build/release/bin"
+    context = Context(args.dry_run, folder.resolve(), logs.resolve(), total)
+    run = {"device": device, "dry": args.dry_run, "rows": []}
     for row in ROWS:
         if (args.rows and row.name not in args.rows) or (args.dry_run and not row.dry):
             continue

@@ -29,7 +29,7 @@ RATIOS = {"bhyt/rms": ("bhyt", "rms"), "bhyt/bhytstar": ("bhyt", "bhytstar"), "b
 class Load:
     """What a row measures. With `flags`, of engine_bench, a kind's name in the report carries them."""
     kinds: tuple[str, ...]
-    batches: tuple[int, ...]
+    batches: tuple[int, ...] = (1, 64)
     shape: str = "llama-1b"
     flags: tuple[str, ...] = ()
     rounds: int = 11
@@ -114,6 +114,18 @@ def start(context: Context, load: Load, work: pathlib.Path, workers: dict[str, W
             workers[f"{kind}, transformers"] = Transformers(context, work / kind)
 
 
+def answers_of(workers: dict[str, Worker], problems: list[str]) -> dict[str, dict]:
+    """What each worker says first, when its model is there. One that ends instead is a problem, and costs no other."""
+    answers = {}
+    for name in list(workers):
+        try:
+            answers[name] = workers[name].answer()
+        except RuntimeError as failure:
+            problems.append(str(failure))
+            workers.pop(name).stop()
+    return answers
+
+
 def rounds_of(context: Context, load: Load, workers: dict[str, Worker]) -> dict[tuple[str, int], list[float]]:
     """Tokens per second of every worker and batch, round by round; the first one warms up, which is when shapes
     are recorded. Ends early with its time; a round that is not whole does not count."""
@@ -177,18 +189,19 @@ def measure(context: Context, load: Load) -> dict:
         load = dataclasses.replace(load, shape="tiny", batches=DRY_SIZES["batches"], rounds=1)
     size = sum(random_checkpoint.file_bytes(load.shape, kind) for kind in load.kinds)
     workers: dict[str, Worker] = {}
-    problems = [] if not load.transformers or has_module("transformers") else ["transformers: not run: no transformers"]
+    problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="normserve-gpu-", dir=folder_for(size)) as work:
         try:
             start(context, load, pathlib.Path(work), workers)
-            described = {name: worker.answer() for name, worker in workers.items()}
-            shutil.rmtree(work, ignore_errors=True)
-            os.mkdir(work)
-            rates = rounds_of(context, load, workers)
+            described = answers_of(workers, problems)
+            rates = rounds_of(context, load, workers) if workers else {}
         except TimeoutError as late:
             raise NotRun("not run: out of time") from late
         finally:
             for worker in workers.values():
                 worker.stop()
-    return {"status": "measured", "problems": problems,
+    status = "failed" if problems else "measured"
+    if load.transformers and not has_module("transformers"):
+        problems.append("transformers: not run: no transformers")
+    return {"status": status, "problems": problems,
             **figures_of(context, load, workers, {k: v for k, v in described.items() if k in load.kinds}, rates)}

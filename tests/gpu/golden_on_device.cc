@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The golden cases through DeviceRunner on a device: greedy ids and log-probabilities of the chosen tokens, with
-// decode steps kernel by kernel and with recorded ones. One JSON object per case on standard output.
+// The golden cases through DeviceRunner on a device: greedy ids and log-probabilities of the chosen tokens,
+// with decode steps kernel by kernel and with recorded ones. One JSON object per case on standard output.
 //   golden_on_device --device cuda [CASE...]        in the folder that holds golden/ and golden_own/
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -110,8 +110,8 @@ std::string CompareGreedy(const GoldenCase& golden, const Transcript& got, Diffe
     if (i >= got.tokens.size()) return "greedy: ended after " + std::to_string(i) + " tokens";
     if (static_cast<int32_t>(got.tokens[i].id) != golden.generated[i]) {
       if (golden.bfloat16 && golden.margins[i] < kBf16Max) return "";
-      return "greedy: token " + std::to_string(i) + " is " + std::to_string(got.tokens[i].id) + " instead of " +
-             std::to_string(golden.generated[i]);
+      return "greedy: token " + std::to_string(i) + " is " + std::to_string(got.tokens[i].id) +
+             " instead of " + std::to_string(golden.generated[i]);
     }
     differences->Add(got.tokens[i].logprob - golden.logprobs[i]);
   }
@@ -120,7 +120,9 @@ std::string CompareGreedy(const GoldenCase& golden, const Transcript& got, Diffe
 
 std::string CompareScores(const GoldenCase& golden, const Transcript& got, Differences* differences) {
   if (!got.status.ok()) return "score: " + got.status.ToString();
-  if (got.tokens.size() != golden.generated.size()) return "score: " + std::to_string(got.tokens.size()) + " tokens";
+  if (got.tokens.size() != golden.generated.size()) {
+    return "score: " + std::to_string(got.tokens.size()) + " tokens";
+  }
   for (size_t i = 0; i < golden.generated.size(); ++i) {
     differences->Add(got.tokens[i].logprob - golden.logprobs[i]);
   }
@@ -131,7 +133,8 @@ bool SameBits(const Transcript& a, const Transcript& b) {
   return a.ids() == b.ids() && a.logprobs() == b.logprobs();
 }
 
-std::string Problem(const GoldenCase& golden, const Answer& plain, const Answer& recorded, Differences* all) {
+std::string Problem(const GoldenCase& golden, const Answer& plain, const Answer& recorded,
+                    Differences* all) {
   for (const Answer* answer : {&plain, &recorded}) {
     const std::string of = answer == &plain ? "kernel by kernel: " : "recorded: ";
     for (const std::string& problem : {CompareGreedy(golden, answer->greedy, all),
@@ -139,9 +142,12 @@ std::string Problem(const GoldenCase& golden, const Answer& plain, const Answer&
       if (!problem.empty()) return of + problem;
     }
   }
-  if (!SameBits(plain.greedy, recorded.greedy)) return "recorded steps do not give the bits of those kernel by kernel";
+  if (!SameBits(plain.greedy, recorded.greedy)) {
+    return "recorded steps do not give the bits of those kernel by kernel";
+  }
   if (recorded.replayed_steps == 0) return "no step was replayed";
-  if (all->largest > (golden.bfloat16 ? kBf16Max : kLogprobTolerance)) return "a log-probability is too far off";
+  const double most = golden.bfloat16 ? kBf16Max : kLogprobTolerance;
+  if (all->largest > most) return "a log-probability is too far off";
   if (golden.bfloat16 && all->mean() > kBf16Mean) return "the log-probabilities' mean is too far off";
   return "";
 }
@@ -164,8 +170,7 @@ nlohmann::json Check(const std::string& directory, kernels::Accelerator* device)
   return line;
 }
 
-// Cases without greedy tokens to compare with: those of the converter, and the one whose recorded decoding leaves
-// its calibration out.
+// Not the converter's cases, and not the one whose recorded decoding leaves its calibration out.
 bool HasGreedy(const std::string& directory) {
   if (std::filesystem::path(directory).filename() == "bhyt_calibration") return false;
   return !model::OpenGolden(directory).generated.empty();
@@ -175,7 +180,8 @@ int Main(int argc, char** argv) {
   CLI::App app("golden cases on a device");
   std::string device_name = "cuda";
   std::vector<std::string> cases;
-  app.add_option("--device", device_name, "cuda or cuda-emulated")->check(CLI::IsMember({"cuda", "cuda-emulated"}));
+  app.add_option("--device", device_name, "cuda or cuda-emulated")
+      ->check(CLI::IsMember({"cuda", "cuda-emulated"}));
   app.add_option("cases", cases, "names of cases; all by default");
   CLI11_PARSE(app, argc, argv);
   const auto device = OpenDeviceOrExit(device_name);

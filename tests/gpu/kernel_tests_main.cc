@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the tests of tests/emu/*_cuda_test.cc, compiled as they are for the emulator, on the kernels that they are
-// linked with: nvcc's on a GPU, or the emulated ones. Kernels and tests share plain pointers and nothing else.
-// NORMSERVE_SEPARATE_OBJECTS=1: every object in memory of its own, for compute-sanitizer's memcheck.
+// Runs the tests of tests/emu/*_cuda_test.cc, compiled as they are for the emulator, on the kernels that
+// they are linked with: nvcc's on a GPU, or the emulated ones. Kernels and tests share plain pointers and
+// nothing else. NORMSERVE_SEPARATE_OBJECTS=1: every object in memory of its own, for compute-sanitizer's
+// memcheck.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -3,7 +3,7 @@
 import statistics
 
 from intervals import summary
-from programs import HERE, Context, NotRun, has_module, json_lines, python
+from programs import HERE, OUT_OF_TIME, Context, NotRun, has_module, json_lines, python
 
 LEAST_SHARE_OF_COPY = 0.9  # where there are many rows
 MOST_DECODE_US = 2.5       # in a graph
@@ -11,7 +11,8 @@ MANY_ROWS = 4096
 
 
 def sizes(context: Context) -> list[str]:
-    return ["--widths", "64", "--rows", "1,4"] if context.dry else ["--widths", "2048,4096", "--rows", f"1,64,{MANY_ROWS}"]
+    widths, rows = ("64", "1,4") if context.dry else ("2048,4096", f"1,64,{MANY_ROWS}")
+    return ["--widths", widths, "--rows", rows]
 
 
 def ours(context: Context) -> dict:
@@ -50,6 +51,6 @@ def torch(context: Context) -> dict:
     command = [python(), HERE / "torch_norms.py", *sizes(context)]
     lines, problem = json_lines(context, "torch_norms", command)
     figures = [{**line, "us": summary(line.pop("samples_us"))} for line in lines]
-    late = problem.startswith("out of time")
+    late = problem.startswith(OUT_OF_TIME)
     return {"status": "failed" if (problem and not late) or not figures else "measured", "figures": figures,
             "problems": [problem] if problem else []}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device by its name, for the programs that check and measure one: as server/app/device.cc opens it, without
-// the server's flags.
+// A device by its name, for the programs that check and measure one: as server/app/device.cc opens it,
+// without the server's flags.
 #pragma once
 
 #include <cstdio>
@@ -16,8 +16,8 @@ namespace normserve {
 
 inline constexpr int kNoDevice = 2;  // exit code
 
-// `device` is "cuda" or "cuda-emulated"; its plugin lies beside the running programme. Where it cannot be opened,
-// says why in one line and ends the process. First thing in main: see kernels/kernel_plugin.h.
+// `device` is "cuda" or "cuda-emulated"; its plugin lies beside the running programme. Where it cannot be
+// opened, says why in one line and ends the process. First thing in main: see kernels/kernel_plugin.h.
 inline std::unique_ptr<kernels::Accelerator> OpenDeviceOrExit(const std::string& device) {
   const bool emulated = device == "cuda-emulated";
   auto opened = kernels::OpenKernelPlugin(emulated ? "normserve_cuda_emulated.so" : "normserve_cuda.so", 0);

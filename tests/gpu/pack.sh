@@ -66,7 +66,8 @@ build
 pack_programs
 pack_tests
 printf '{"commit": "%s", "nvcc": "%s", "torch": "%s", "glibc": "%s", "glibc of lib-compiler": "%s"}\n' \
-  "$(git rev-parse --short HEAD)" "$NVCC_VERSION" "$LIBTORCH_VERSION" "$(newest_glibc "$folder"/bin/* "$folder"/lib/*)" \
+  "$(git rev-parse --short HEAD)" "$NVCC_VERSION" "$LIBTORCH_VERSION" \
+  "$(newest_glibc "$folder"/bin/* "$folder"/lib/*)" \
   "$(newest_glibc "$folder"/lib-compiler/*)" >"$folder/packed.json"
 mib=$(du -sm "$folder" | cut -f 1)
 [ "$mib" -le "$MOST_MIB" ] || die "$folder has $mib MiB, more than $MOST_MIB"

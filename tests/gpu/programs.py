@@ -20,16 +20,20 @@ class NotRun(Exception):
     """Why a row, or a part of one, has no result: its whole sentence."""
 
 
-def gpu_count() -> int:
-    """By the driver's own word, so without any CUDA library."""
-    count = ctypes.c_int(0)
+def gpu() -> str:
+    """The first one's name, by the driver's own word, so without any CUDA library; empty: there is none."""
+    count, device, cuda = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0)
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return 0
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+        return ""
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return ""
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDriverGetVersion(ctypes.byref(cuda))
+    return f"{name.value.decode()}, driver for CUDA {cuda.value // 1000}.{cuda.value % 1000 // 10}"
 
 
 def has_module(name: str) -> bool:
@@ -91,11 +95,14 @@ class Context:
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, folders)), **more}
 
 
-def lines_of(context: Context, name: str, command: list, **options) -> tuple[list[str], str]:
-    """Runs a program, which may take as long as its row has; its lines, and what went wrong or nothing. All that it
-    says is kept in a log as well."""
+OUT_OF_TIME = "out of time after"
+
+
+def lines_of(context: Context, name: str, command: list, share: float = 1, **options) -> tuple[list[str], str]:
+    """Runs a program, which may take a share of the time that its row has; its lines, and what went wrong or nothing.
+    All that it says is kept in a log as well."""
     log = context.logs / f"{name}.txt"
-    limit = max(1.0, context.budget.left())
+    limit = max(1.0, share * context.budget.left())
     with open(log, "w", encoding="utf-8") as out:
         process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=out, text=True,
                                    **options)
@@ -109,7 +116,7 @@ def lines_of(context: Context, name: str, command: list, **options) -> tuple[lis
         code = process.wait()
         timer.cancel()
     if timed_out.is_set():
-        return lines, f"out of time after {limit:.0f} s"
+        return lines, f"{OUT_OF_TIME} {limit:.0f} s"
     return lines, "" if code == 0 else f"ended with {code}: {last_words(log)}"
 
 

@@ -8,8 +8,8 @@ import generation
 NOT_MEASURED = "not measured"
 # Of figures: what has a speed in it. A dry run has no such numbers.
 SPEEDS = {"us", "host_us", "bytes_per_second", "share_of_copy", "met", "tokens_per_second", "nominal_limit",
-          "share_of_nominal_limit", "measured_limit", "share_of_measured_limit", "copy_bytes_per_second", "median", "low",
-          "high"}
+          "share_of_nominal_limit", "measured_limit", "share_of_measured_limit", "copy_bytes_per_second", "median",
+          "low", "high"}
 
 
 def without_speeds(value):
@@ -47,7 +47,8 @@ def status_lines(rows: list[dict]) -> list[str]:
     body = []
     for row in rows:
         figures = row.get("figures")
-        said = ", ".join(f"{key} {number(value)}" for key, value in figures.items()) if isinstance(figures, dict) else ""
+        parts = figures.items() if isinstance(figures, dict) else []
+        said = ", ".join(f"{key} {number(value)}" for key, value in parts)
         body.append([row["title"], row["status"], number(row["seconds"], ".1f"), said])
     return table(["row", "status", "seconds", ""], body)
 
@@ -59,8 +60,9 @@ def norm_lines(ours: dict, torch: dict) -> list[str]:
         modes = [interval(theirs[key]) if (key := (f["op"], f["width"], f["rows"], mode)) in theirs else "-"
                  for mode in ("eager", "compiled")]
         met = f["met"] if isinstance(f["met"], str) else "yes" if f["met"] else "NO"
-        body.append([f["op"], str(f["width"]), str(f["rows"]), interval(f["us"], ".3g"), number(f["share_of_copy"], ".3f"),
-                     f["goal"], met if f["goal"] else "", *modes, number(f["host_us"], ".3g")])
+        share = number(f["share_of_copy"], ".3f")
+        body.append([f["op"], str(f["width"]), str(f["rows"]), interval(f["us"], ".3g"), share, f["goal"],
+                     met if f["goal"] else "", *modes, number(f["host_us"], ".3g")])
     head = ["operator", "width", "rows", "us in a graph", "of a copy's bandwidth", "goal", "met", "torch eager, us",
             "torch.compile, us", "host, us per call"]
     return ["### Norms", "", *table(head, body)] if body else []
@@ -70,16 +72,18 @@ def generation_lines(rows: list[dict]) -> list[str]:
     body, ratios = [], []
     for row in rows:
         for f in row.get("figures", []):
-            body.append([f["model"], f["shape"], f["flags"] or "-", str(f["batch"]), interval(f["tokens_per_second"]),
-                         number(f.get("measured_limit")), number(f.get("share_of_measured_limit"), ".3f"),
-                         number(f.get("share_of_nominal_limit"), ".3f")])
+            limits = [number(f.get("measured_limit"))]
+            limits += [number(f.get(f"share_of_{which}_limit"), ".3f") for which in ("measured", "nominal")]
+            rate = interval(f["tokens_per_second"])
+            body.append([f["model"], f["shape"], f["flags"] or "-", str(f["batch"]), rate, *limits])
         for r in row.get("ratios", []):
             ratios.append([r["ratio"], str(r["batch"]), row["title"], interval(r, ".4f")])
     if not body:
         return []
-    paper = (f"BHyT's paper has {generation.PAPER_TOKENS_PER_SECOND} tokens/s (its figure 1). Limit: memory reads every weight "
-             f"once per step, by the copy's measured bandwidth or by {generation.NOMINAL_BYTES_PER_SECOND / 1e12} TB/s.")
-    head = ["model", "shape", "flags", "batch", "tokens/s (95 % interval)", "limit (measured)", "of it", "of the nominal limit"]
+    nominal = generation.NOMINAL_BYTES_PER_SECOND / 1e12
+    paper = (f"BHyT's paper has {generation.PAPER_TOKENS_PER_SECOND} tokens/s (its figure 1). Limit: every weight is read "
+             f"once per step, at a copy's measured bandwidth, or at {nominal} TB/s (nominal).")
+    head = ["model", "shape", "flags", "batch", "tokens/s (95 % interval)", "limit", "of it", "of the nominal one"]
     return ["### Generation", "", paper, "", *table(head, body), "### Ratios", "",
             *table(["ratio", "batch", "row", "median (95 % interval)"], ratios)]
 

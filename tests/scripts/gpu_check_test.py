@@ -23,10 +23,10 @@ import random_checkpoint  # noqa: E402
 import report  # noqa: E402
 
 
-@pytest.mark.skipif(programs.gpu_count() > 0, reason="this machine has a GPU")
+@pytest.mark.skipif(programs.gpu() != "", reason="this machine has a GPU")
 def test_without_a_gpu_it_says_so_in_a_sentence(tmp_path):
-    result = subprocess.run([GPU / "check.sh", "--out", tmp_path], capture_output=True, text=True, timeout=60, check=False,
-                            env={**os.environ, "PYTHON": sys.executable})
+    result = subprocess.run([GPU / "check.sh", "--out", tmp_path], capture_output=True, text=True, timeout=60,
+                            check=False, env={**os.environ, "PYTHON": sys.executable})
     assert (result.returncode, result.stdout, result.stderr) == (2, "", check.NO_GPU + "\n")
     assert not list(tmp_path.iterdir())
 
@@ -82,10 +82,18 @@ def test_a_row_that_throws_costs_no_other(tmp_path):
 
 def test_a_program_out_of_time_keeps_what_it_has_said(tmp_path):
     context = context_of(tmp_path, programs.Budget(0.2))
-    lines, problem = programs.json_lines(context, "slow", ["sh", "-c", "echo '{\"a\": 1}'; echo noise; exec sleep 60"])
+    slow = ["sh", "-c", "echo '{\"a\": 1}'; echo noise; exec sleep 60"]
+    lines, problem = programs.json_lines(context, "slow", slow)
     assert lines == [{"a": 1}] and problem == "out of time after 1 s"
     lines, problem = programs.lines_of(context, "ends", ["sh", "-c", "echo why >&2; exit 3"])
     assert (lines, problem) == ([], "ended with 3: why")
+
+
+def test_out_of_time_is_no_failure():
+    assert correctness.outcome({}, ["out of time after 60 s"], True)["status"] == "incomplete: out of time"
+    assert correctness.outcome({}, ["out of time after 60 s", "a is wrong"], True)["status"] == "failed"
+    assert correctness.outcome({}, [], True)["status"] == "passed"
+    assert correctness.outcome({}, [], False)["status"] == "failed"
 
 
 def test_googletest_s_output():
@@ -99,8 +107,35 @@ def test_googletest_s_output():
 @pytest.mark.parametrize("rows,us,share,met", [(1, 2.4, 0.1, True), (1, 2.6, 0.99, False), (4096, 99, 0.91, True),
                                                (4096, 1, 0.89, False)])
 def test_goals(rows, us, share, met):
-    line = {"op": "rms", "width": 2048, "rows": rows, "bytes": 1, "samples_us": [us], "share_of_copy": share, "host_us": 5}
+    line = {"op": "rms", "width": 2048, "rows": rows, "bytes": 1, "samples_us": [us], "share_of_copy": share}
+    line["host_us"] = 5
     assert norm_speed.of_line(line)["met"] is met
+
+
+ENGINE = """#!/bin/sh
+case $1 in */rms) echo no memory >&2; exit 1;; esac
+echo '{"weight_bytes": 1000, "parameters": 500, "device": "none"}'
+while read -r streams prompt output; do echo "{\\"tokens_per_second\\": $((streams * 100))}"; done
+"""
+
+
+def test_an_engine_that_ends_costs_no_other(tmp_path):
+    (tmp_path / "engine_bench").write_text(ENGINE)
+    (tmp_path / "engine_bench").chmod(0o755)
+    load = generation.Load(("bhyt", "rms", "bhytstar"), (1, 2), shape="tiny", rounds=6)
+    result = generation.measure(context_of(tmp_path), load)
+    assert result["status"] == "failed" and result["problems"] == ["engine-rms ended: no memory"]
+    rates = {(f["model"], f["batch"]): f["tokens_per_second"] for f in result["figures"]}
+    assert rates["bhytstar", 2] == {"median": 200, "low": 200, "high": 200, "samples": 6}
+    assert [(r["ratio"], r["median"]) for r in result["ratios"]] == [("bhyt/bhytstar", 1), ("bhyt/bhytstar", 1)]
+
+
+def test_engines_without_time_are_not_run(tmp_path):
+    (tmp_path / "engine_bench").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "engine_bench").chmod(0o755)
+    load = generation.Load(("bhyt",), (1,), shape="tiny")
+    with pytest.raises(programs.NotRun, match="^not run: out of time$"):
+        generation.measure(context_of(tmp_path, programs.Budget(0.3)), load)
 
 
 def test_limits_are_of_the_weights_that_a_step_reads(tmp_path):

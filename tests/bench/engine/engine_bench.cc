@@ -3,8 +3,8 @@
 // tests/gpu/check.sh measures a GPU with.
 //   engine_bench MODEL_DIR [--dtype bfloat16] [--threads 2] [--device cuda] [--json]
 // Each line on standard input, "STREAMS PROMPT_TOKENS OUTPUT_TOKENS", submits so many requests at once and
-// prints their output tokens per second of wall time. With --json, one object per answer, and one before the first,
-// when the model is there.
+// prints their output tokens per second of wall time. With --json, one object per answer, and one before the
+// first, when the model is there.
 #include <ATen/Parallel.h>
 
 #include <CLI/CLI.hpp>
@@ -117,7 +117,8 @@ int Main(int argc, char** argv) {
   CLI::App app("tokens per second of the engine alone");
   Settings settings;
   app.add_option("model", settings.directory, "checkpoint folder")->required();
-  app.add_option("--dtype", settings.dtype, "float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--dtype", settings.dtype, "float32 or bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--threads", settings.threads, "compute threads, of the CPU");
   app.add_option("--device", settings.device, "cpu, cuda or cuda-emulated")
       ->check(CLI::IsMember({"cpu", "cuda", "cuda-emulated"}));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of the norms, and of the passes that norms are fused with, on a device beside the CPU: microseconds per
-// call and the share of a copy's bandwidth. One JSON object per operator, width and number of rows.
+// Speed of the norms, and of the passes that norms are fused with, on a device beside the CPU: microseconds
+// per call and the share of a copy's bandwidth. One JSON object per operator, width and number of rows.
 //   norm_bench --device cuda [--widths 2048,4096] [--rows 1,64,4096]
-// Rows of a decode step work on the same few megabytes again and again, as a decode step does; larger ones take
-// turns between buffers that no cache holds together. Calls are timed in recorded work (a CUDA graph), so that
-// what the host does per call is left out, and once more without ("host": what it takes to put a call there).
+// Rows of a decode step work on the same few megabytes again and again, as a decode step does; larger ones
+// take turns between buffers that no cache holds together. Calls are timed in recorded work (a CUDA graph),
+// so that what the host does per call is left out, and once more without ("host": what it takes to put a
+// call there).
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -93,7 +94,8 @@ class Bench {
   Operator Qkv(const std::string& name, bool norms) {
     const int64_t heads = 32, head_dim = std::max<int64_t>(8, width_ / heads);
     const AttentionShape shape{heads, kKvHeads, head_dim, kBlockSize};
-    const int64_t qkv_width = (heads + 2 * kKvHeads) * head_dim, blocks = (rows_ + kBlockSize - 1) / kBlockSize;
+    const int64_t qkv_width = (heads + 2 * kKvHeads) * head_dim;
+    const int64_t blocks = (rows_ + kBlockSize - 1) / kBlockSize;
     const at::Tensor qkv = Act({rows_ < 1024 ? 1 : std::max<int64_t>(1, buffers_ / 2), rows_, qkv_width});
     QkvNorms three;
     if (norms) {
@@ -108,7 +110,8 @@ class Bench {
     const double bytes = 2.0 * 2.0 * static_cast<double>(rows_ * qkv_width);
     return {name, bytes, [=](int64_t buffer) {
               at::Tensor rows = qkv[buffer % qkv.size(0)], k = keys, v = values;
-              QkvNormRotaryWrite(rows, three, cos_sin, RotaryPairs::kHalfSplit, positions, slots, shape, k, v);
+              QkvNormRotaryWrite(rows, three, cos_sin, RotaryPairs::kHalfSplit, positions, slots, shape, k,
+                                 v);
             }};
   }
 
@@ -215,7 +218,7 @@ int Main(int argc, char** argv) {
   app.add_option("--widths", settings.widths, "of the rows")->delimiter(',');
   app.add_option("--rows", settings.rows, "numbers of rows")->delimiter(',');
   app.add_option("--samples", settings.samples, "measured per operator")->check(CLI::PositiveNumber);
-  app.add_option("--sample-ms", settings.sample_ms, "milliseconds of work in a sample; 0: one replay of two calls");
+  app.add_option("--sample-ms", settings.sample_ms, "of work in a sample; 0: one replay of two calls");
   CLI11_PARSE(app, argc, argv);
   const auto device = OpenDeviceOrExit(settings.device);
   const c10::InferenceMode inference;
