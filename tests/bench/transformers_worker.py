@@ -52,7 +52,7 @@ def load(arguments: argparse.Namespace):
 
 def generate(model, prompts: list[list[int]], output_tokens: int) -> float:
     """Seconds of one generate() call over the batch."""
-    ids = torch.tensor(prompts)
+    ids = torch.tensor(prompts, device=model.device)
     start = time.perf_counter()
     with torch.inference_mode():
         out = model.generate(
@@ -63,7 +63,7 @@ def generate(model, prompts: list[list[int]], output_tokens: int) -> float:
             do_sample=False,
             use_cache=True,
             pad_token_id=0,
-        )
+        ).cpu()
     seconds = time.perf_counter() - start
     if out.shape[1] != ids.shape[1] + output_tokens:
         raise SystemExit(f"generate() gave {out.shape[1] - ids.shape[1]} tokens")
@@ -76,9 +76,10 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--bhyt-code", default="", help="a checkout of the BHyT repository")
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    model = load(arguments).eval()
+    model = load(arguments).eval().to(arguments.device)
     answers = {"class": f"{type(model).__module__}.{type(model).__name__}"}
     answers |= {"torch": torch.__version__, "transformers": transformers.__version__}
     print(json.dumps(answers), flush=True)
