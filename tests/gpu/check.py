@@ -50,6 +50,8 @@ ROWS = [
     Row("generation_batches", "1B, other batches", 60, generation(Load(PAIR, (8, 256), rounds=5)), 25, False),
     Row("generation_fp8", "1B, fp8", 40, generation(Load(PAIR, flags=("--quantize", "fp8"), rounds=7)), 20),
     Row("generation_int8", "1B, int8", 40, generation(Load(PAIR, flags=("--quantize", "int8"), rounds=7)), 20, False),
+    Row("generation_invariant", "1B, batch-invariant", 40, generation(Load(PAIR, flags=("--batch-invariant",), rounds=7)),
+        20, False),
     Row("generation_norms", "1B, other norms", 60, generation(Load(OTHERS, rounds=7)), 25, False),
     Row("generation_3b", "3B", 90, generation(Load(PAIR, shape="llama-3b", rounds=7)), 35, False),
 ]

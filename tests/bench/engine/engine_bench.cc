@@ -30,7 +30,7 @@ struct Settings {
   std::string directory, dtype = "bfloat16", device = "cpu", quantize = "none";
   int threads = 2;
   uint32_t blocks = 1024;
-  bool json = false;
+  bool json = false, batch_invariant = false;
   EngineOptions engine;
 };
 
@@ -74,6 +74,7 @@ model::LoadOptions LoadOptionsOf(const Settings& settings, const kernels::Accele
   if (device != nullptr) {
     load.device = device->device();
     load.activations = load.dtype;
+    load.batch_invariant = settings.batch_invariant;
   }
   return load;
 }
@@ -89,6 +90,7 @@ std::unique_ptr<Runner> MakeRunner(const Settings& settings, std::unique_ptr<mod
   DeviceRunnerOptions options;
   options.blocks = settings.blocks;
   options.max_step_tokens = settings.engine.max_step_tokens;
+  if (settings.batch_invariant) options.row_multiple = model::kBatchInvariantRows;
   return std::make_unique<DeviceRunner>(std::move(model), device, options);
 }
 
@@ -124,6 +126,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"cpu", "cuda", "cuda-emulated"}));
   app.add_option("--quantize", settings.quantize, "none, int8 or fp8 (embedding and head: int8)")
       ->check(CLI::IsMember({"none", "int8", "fp8"}));
+  app.add_flag("--batch-invariant", settings.batch_invariant, "as the server's");
   app.add_option("--blocks", settings.blocks, "blocks of the KV cache, of 32 tokens each");
   app.add_option("--max-running", settings.engine.max_running, "most requests in one step");
   app.add_flag("--json", settings.json, "answers as JSON objects");
