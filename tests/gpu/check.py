@@ -15,7 +15,7 @@ from typing import Callable
 
 import correctness
 import norm_speed
-import report
+import gpu_report
 from generation import Load, measure
 from programs import ROOT, Budget, Context, NotRun, gpu
 
@@ -101,10 +101,10 @@ def main() -> int:
         if (args.rows and row.name not in args.rows) or (args.dry_run and not row.dry):
             continue
         result = run_row(row, context, total)
-        run["rows"].append(report.without_speeds(result) if args.dry_run else result)
+        run["rows"].append(gpu_report.without_speeds(result) if args.dry_run else result)
         print(f"{row.title}: {result['status']}, {result['seconds']} s", file=sys.stderr, flush=True)
-        report.write_json(args.out / "report.json", run)
-    text = report.markdown(run)
+        gpu_report.write_json(args.out / "report.json", run)
+    text = gpu_report.markdown(run)
     (args.out / "report.md").write_text(text, encoding="utf-8")
     print(text)
     return 1 if any(row["status"] == "failed" for row in run["rows"]) else 0

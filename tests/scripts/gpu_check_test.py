@@ -160,7 +160,7 @@ def test_a_random_checkpoint_is_a_safetensors_file(tmp_path, kind):
 
 def test_speeds_of_a_dry_run_are_left_out():
     result = {"status": "measured", "figures": [{"op": "rms", "us": {"median": 1.0}, "met": False}]}
-    assert report.without_speeds(result)["figures"] == [{"op": "rms", "us": "not measured", "met": "not measured"}]
+    assert gpu_report.without_speeds(result)["figures"] == [{"op": "rms", "us": "not measured", "met": "not measured"}]
 
 
 def test_a_report_of_measured_rows():
@@ -169,6 +169,6 @@ def test_a_report_of_measured_rows():
     theirs = {**figure, "mode": "eager", "us": intervals.summary([9.0])}
     norms = {"name": "norms", "title": "norm kernels", "status": "measured", "seconds": 1, "figures": [figure]}
     torch = {**norms, "name": "norms_torch", "figures": [theirs], "problems": ["out of time after 70 s"]}
-    text = report.markdown({"device": "cuda", "dry": False, "rows": [norms, torch]})
+    text = gpu_report.markdown({"device": "cuda", "dry": False, "rows": [norms, torch]})
     assert "| rms | 2048 | 1 | 2 (2 to 2) | 0.950 | <= 2.5 us | yes | 9 (9 to 9) | - | 7 |" in text
     assert "- norm kernels: out of time after 70 s" in text
