@@ -20,7 +20,7 @@ import intervals  # noqa: E402
 import norm_speed  # noqa: E402
 import programs  # noqa: E402
 import random_checkpoint  # noqa: E402
-import report  # noqa: E402
+import gpu_report  # noqa: E402
 
 
 @pytest.mark.skipif(programs.gpu() != "", reason="this machine has a GPU")
