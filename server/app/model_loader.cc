@@ -34,8 +34,12 @@ auto EndThrows(const Options& options, const Load& load) -> decltype(load()) {
     return load();
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot be held in memory: ", what.substr(0, what.find('\n'))));
+    const std::string line = what.substr(0, what.find('\n'));
+    // Only a device's allocator has an exception of its own.
+    const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+                        line.find("memory") != std::string::npos;
+    if (!memory) return absl::InternalError(absl::StrCat("LibTorch: ", line));
+    return absl::ResourceExhaustedError(absl::StrCat("cannot be held in memory: ", line));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("cannot be held in memory: an allocation failed");
   } catch (const std::system_error& error) {
@@ -197,6 +201,7 @@ absl::StatusOr<std::unique_ptr<engine::Runner>> MakeOnDevice(const Options& opti
   CacheRequest cache = CacheRequestOf(options, description);
   // What the layers work in takes its memory before the cache does.
   checkpoint->model->Reserve(runner.StepRows(), runner.StepRows());
+  accelerator->ReleaseUnused();
   const kernels::AcceleratorMemory memory = accelerator->Memory();
   if (memory.total_bytes > 0) {
     ShareDeviceMemory({memory.free_bytes, memory.total_bytes}, options.memory_fraction,

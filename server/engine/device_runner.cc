@@ -6,6 +6,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "engine/end_throws.h"
@@ -20,6 +21,9 @@ using kernels::SampledRow;
 constexpr int64_t kMaxLogitsRows = 256;
 constexpr int64_t kLeastTableBlocks = 16;
 constexpr int64_t kRowBytes = sizeof(SampledRow);
+constexpr size_t kMostRecordings = 128;
+// What attention and the matrix library work in, with and without recordings, and the recordings themselves.
+constexpr uint64_t kWorkBytes = uint64_t{512} << 20;
 
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -95,11 +99,20 @@ absl::Status DeviceRunner::Start(const scheduler::Batch& batch, absl::Span<const
   tasks_ = tasks;
   decided_.clear();
   recorded_ = Recorded::kNone;
-  return EndThrows([&] {
-           RunStep(batch, tasks);
-           return true;
-         })
-      .status();
+  first_run_ = nullptr;
+  turn_ = std::unique_lock<std::mutex>(accelerator_->turn());
+  const absl::Status status = EndThrows([&] {
+                                RunStep(batch, tasks);
+                                return true;
+                              }).status();
+  if (status.ok()) return status;
+  // What was put on the device before the failure still reads this step's arrays.
+  EndThrows([&] {
+    accelerator_->Wait();
+    return true;
+  }).IgnoreError();
+  turn_.unlock();
+  return status;
 }
 
 void DeviceRunner::RunStep(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) {
@@ -109,7 +122,8 @@ void DeviceRunner::RunStep(const scheduler::Batch& batch, absl::Span<const RowTa
   TORCH_CHECK(TokensOf(batch) <= results_.size(0), "a step of ", TokensOf(batch), " tokens; allowed: at most ",
               results_.size(0));
   on_host_ = !sample_tasks_.Describe(tasks);
-  if (arrays_.Upload(batch, sample_tasks_, shape)) recordings_.clear();
+  if (arrays_.MakeRoom(sample_tasks_, shape)) recordings_.clear();
+  arrays_.Upload(batch, sample_tasks_, shape);
   if (on_host_ || !record_ || !EverySequenceDecodes(batch)) {
     RunKernels(shape.rows);
   } else {
@@ -121,18 +135,28 @@ void DeviceRunner::RunStep(const scheduler::Batch& batch, absl::Span<const RowTa
 }
 
 void DeviceRunner::RunRecorded(const StepShape& shape) {
+  // LibTorch makes what it needs of cuBLAS once per thread, which a recording must not see.
+  if (thread_ != std::this_thread::get_id()) recordings_.clear();
+  thread_ = std::this_thread::get_id();
   Recording& recording = recordings_[{shape.rows, shape.table_blocks}];
-  if (recording.work == nullptr && recording.has_run && !recording.failed) {
-    recording.failed = true;  // unless the next line returns
-    recording.work = accelerator_->Record([&] { RunKernels(shape.rows); });
-    recording.failed = false;
-    recorded_ = Recorded::kNow;
-  } else if (recording.work != nullptr) {
+  if (recording.work != nullptr) {
     recorded_ = Recorded::kReplayed;
+  } else if (recording.has_run && !recording.failed && recordings_.size() <= kMostRecordings) {
+    Record(shape, recording);
   }
   if (recording.work != nullptr) return recording.work->Replay();
   RunKernels(shape.rows);
-  recording.has_run = true;
+  first_run_ = &recording;
+}
+
+// A step whose recording fails runs kernel by kernel.
+void DeviceRunner::Record(const StepShape& shape, Recording& recording) {
+  try {
+    recording.work = accelerator_->Record([&] { RunKernels(shape.rows); });
+    recorded_ = Recorded::kNow;
+  } catch (const c10::Error&) {
+    recording.failed = true;
+  }
 }
 
 void DeviceRunner::RunKernels(int64_t rows) {
@@ -160,8 +184,9 @@ void DeviceRunner::DecideOnHost(const at::Tensor& logits) {
 }
 
 absl::StatusOr<std::vector<RowResult>> DeviceRunner::Finish() {
-  return EndThrows([&] {
+  auto results = EndThrows([&] {
     accelerator_->Wait();
+    if (first_run_ != nullptr) first_run_->has_run = true;
     if (on_host_) return std::move(decided_);
     std::vector<RowResult> results;
     results.reserve(tasks_.size());
@@ -169,13 +194,20 @@ absl::StatusOr<std::vector<RowResult>> DeviceRunner::Finish() {
     for (size_t i = 0; i < tasks_.size(); ++i) results.push_back(FromSampled(rows[i], tasks_[i]));
     return results;
   });
+  turn_.unlock();
+  return results;
 }
 
 uint64_t DeviceRunner::BufferBytes(const model::ModelDescription& description,
                                    const DeviceRunnerOptions& options) {
   const uint64_t logits = 2 * kMaxLogitsRows * static_cast<uint64_t>(description.vocab_size) * sizeof(float);
   const uint64_t block = static_cast<uint64_t>(description.kv_bytes_per_token) * options.block_size;
-  return logits + block + static_cast<uint64_t>(options.StepRows()) * kRowBytes;
+  // A quantised weight is widened for many rows, with recordings a second time; the largest is the head's.
+  const bool widens = description.quantization != "none" || description.head_quantization != "none";
+  const uint64_t widened = widens ? 2 * static_cast<uint64_t>(description.vocab_size * description.hidden_size) *
+                                        sizeof(float)
+                                  : 0;
+  return kWorkBytes + widened + logits + block + static_cast<uint64_t>(options.StepRows()) * kRowBytes;
 }
 
 }  // namespace normserve::engine

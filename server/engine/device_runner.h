@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -60,6 +62,7 @@ class DeviceRunner final : public Runner {
   StepShape ShapeOf(const scheduler::Batch& batch) const;
   void RunStep(const scheduler::Batch& batch, absl::Span<const RowTask> tasks);
   void RunRecorded(const StepShape& shape);
+  void Record(const StepShape& shape, Recording& recording);
   void RunKernels(int64_t rows);
   void DecideOnHost(const at::Tensor& logits);
 
@@ -77,6 +80,9 @@ class DeviceRunner final : public Runner {
   at::Tensor results_copy_;  // of the step's rows, on the host
   std::map<std::pair<int64_t, int64_t>, Recording> recordings_;  // by rows and table blocks
   Recorded recorded_ = Recorded::kNone;
+  Recording* first_run_ = nullptr;  // the shape that this step runs for the first time
+  std::thread::id thread_;          // that recordings were made on
+  std::unique_lock<std::mutex> turn_;  // from Start to Finish
   absl::Span<const RowTask> tasks_;  // of the step that has begun
   // Of a step with a row that asks for more than the sampling kernel gives: every row is decided on the host.
   bool on_host_ = false;

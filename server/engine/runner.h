@@ -70,7 +70,7 @@ class Runner {
   }
 };
 
-// One prefill and one decode step on the first block, which nobody owns yet, so that the first request pays
+// A prefill and some decode steps on the first block, which nobody owns yet, so that the first request pays
 // nothing extra and a broken kernel is found before SERVING. What it leaves there does not matter.
 absl::Status WarmUp(Runner& runner);
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "kernels/sample_rows.h"
@@ -45,20 +46,24 @@ struct StepArrays::Layout {
   int64_t token_ids, positions, slots, token_sequence, logits_rows, block_tables, tasks, adjustments;
 };
 
-bool StepArrays::Upload(const scheduler::Batch& batch, const SampleTasks& tasks,
+bool StepArrays::MakeRoom(const SampleTasks& tasks, const StepShape& shape) {
+  const Layout layout(shape, tasks.adjustments().size());
+  if (host_.defined() && host_.numel() >= layout.end) return false;
+  const int64_t bytes = std::max(kLeastBytes, 2 * layout.end);
+  const auto on_device = at::TensorOptions().dtype(at::kByte).device(accelerator_->device());
+  at::Tensor host = accelerator_->HostBytes(bytes);
+  device_ = at::empty({bytes}, on_device);  // may throw: both or neither
+  host_ = std::move(host);
+  return true;
+}
+
+void StepArrays::Upload(const scheduler::Batch& batch, const SampleTasks& tasks,
                         const StepShape& shape) {
   const Layout layout(shape, tasks.adjustments().size());
-  const bool moves = !host_.defined() || host_.numel() < layout.end;
-  if (moves) {
-    const int64_t bytes = std::max(kLeastBytes, 2 * layout.end);
-    host_ = accelerator_->HostBytes(bytes);
-    device_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(accelerator_->device()));
-  }
   Fill(batch, tasks, shape, layout);
   Pad(batch, shape, layout);
   device_.narrow(0, 0, layout.end).copy_(host_.narrow(0, 0, layout.end), /*non_blocking=*/true);
   View(shape, layout);
-  return moves;
 }
 
 void StepArrays::Fill(const scheduler::Batch& batch, const SampleTasks& tasks, const StepShape& shape,

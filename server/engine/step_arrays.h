@@ -31,9 +31,11 @@ class StepArrays {
   StepArrays(kernels::Accelerator* accelerator, int32_t padding_block)
       : accelerator_(accelerator), padding_block_(padding_block) {}
 
-  // Copies a step's arrays to the device. True: the device's block has moved, so that nothing recorded before
-  // may be replayed.
-  bool Upload(const scheduler::Batch& batch, const SampleTasks& tasks, const StepShape& shape);
+  // Makes the block as large as a step needs it. True: it has moved, so that nothing recorded before may be
+  // replayed.
+  bool MakeRoom(const SampleTasks& tasks, const StepShape& shape);
+  // Copies a step's arrays to the device. After MakeRoom.
+  void Upload(const scheduler::Batch& batch, const SampleTasks& tasks, const StepShape& shape);
 
   // Views of what Upload brought last.
   const model::StepInput& input() const { return input_; }

@@ -7,7 +7,10 @@
 namespace normserve::engine {
 namespace {
 
-constexpr int32_t kTokens = 8;
+// More than kernels for few rows take.
+constexpr int32_t kTokens = 24;
+// A device runs a shape, records it, and replays it.
+constexpr int kDecodeSteps = 3;
 
 absl::Status Step(Runner& runner, int32_t first_position, int32_t tokens) {
   const int32_t vocab = static_cast<int32_t>(runner.info().vocab_size);
@@ -40,7 +43,8 @@ absl::Status WarmUp(Runner& runner) {
   const uint32_t limit = std::min(info.max_context_tokens, info.block_size);
   const int32_t tokens = std::min<int32_t>(kTokens, static_cast<int32_t>(limit) - 1);
   if (tokens > 0) NS_RETURN_IF_ERROR(Step(runner, 0, tokens));
-  return Step(runner, std::max(tokens, 0), 1);
+  for (int i = 0; i < kDecodeSteps; ++i) NS_RETURN_IF_ERROR(Step(runner, std::max(tokens, 0), 1));
+  return absl::OkStatus();
 }
 
 }  // namespace normserve::engine

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 namespace normserve::kernels {
@@ -40,6 +41,10 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
 
+  // Held by a thread from its first work of a step until it has waited for it: runners of several models take
+  // turns, since a recording takes in whatever is put on the device meanwhile.
+  std::mutex& turn() { return turn_; }
+
   // Where its tensors are. That of the emulated device is the CPU.
   virtual at::Device device() const = 0;
   // As in GetModel and in the log: "cuda:0", "cuda-emulated".
@@ -58,9 +63,14 @@ class Accelerator {
   // Records what `work` puts on the device without running it. Everything that `work` uses must have run
   // before, outside a recording, and must stay where it is as long as the result lives.
   virtual std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) = 0;
+  // Gives back to the device what was allocated and is not used any more.
+  virtual void ReleaseUnused() = 0;
   virtual void Sample(const SampleTensors& tensors) = 0;
   // Waits until everything put so far is done.
   virtual void Wait() = 0;
+
+ private:
+  std::mutex turn_;
 };
 
 }  // namespace normserve::kernels

@@ -19,7 +19,8 @@ namespace normserve::kernels {
 
 using CudaStream = CUstream_st*;  // cudaStream_t
 
-// norm.cu
+// norm.cu. A norm that reduces does so over at most kMostGroup elements.
+inline constexpr int64_t kMostGroup = 16384;
 void NormRowsCuda(const NormRows& args, int64_t rows, CudaStream stream);
 void ResidualRowsCuda(const ResidualRows& args, int64_t rows, CudaStream stream);
 

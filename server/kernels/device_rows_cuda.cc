@@ -1,20 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row kernels on a CUDA device, put on the current stream.
+#include <c10/util/Exception.h>
+
 #include "kernels/cuda_rows.h"
 #include "kernels/cuda_stream.h"
 #include "kernels/device_rows.h"
+#include "kernels/norm_math.h"
 
 namespace normserve::kernels {
 
+namespace {
+
+// Elements under one statistic must fit one block's registers.
+void CheckGroup(const RowNorm& norm, int64_t width) {
+  const bool reduces = NeedsMean(norm.numbers) || MeasuresStat(norm.numbers);
+  const int64_t group = norm.numbers.group_width > 0 ? norm.numbers.group_width : width;
+  TORCH_CHECK(!reduces || group <= kMostGroup, "a norm over ", group, " elements; on this device allowed: at most ",
+              kMostGroup);
+}
+
+}  // namespace
+
 void RunNormRows(const NormRows& args, int64_t rows) {
+  CheckGroup(args.norm, args.width);
   if (rows > 0) NormRowsCuda(args, rows, CurrentStream());
 }
 
 void RunResidualRows(const ResidualRows& args, int64_t rows) {
+  if (args.has_out) CheckGroup(args.out, args.width);
+  if (args.has_next) CheckGroup(args.next, args.width);
   if (rows > 0) ResidualRowsCuda(args, rows, CurrentStream());
 }
 
 void RunActivateRows(const ActivateRows& args, int64_t rows) {
+  if (args.has_gate_norm) CheckGroup(args.gate, args.width);
+  if (args.has_up_norm) CheckGroup(args.up, args.width);
   if (rows > 0) ActivateRowsCuda(args, rows, CurrentStream());
 }
 

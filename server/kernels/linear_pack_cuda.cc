@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -76,10 +77,14 @@ void InThreads(int64_t rows, int64_t row_cost, const Body& body) {
   const int64_t most = std::max(1u, std::thread::hardware_concurrency());
   const int64_t threads = std::clamp<int64_t>(rows * row_cost / kWorthAThread, 1, most);
   std::vector<std::thread> others;
-  for (int64_t t = 1; t < threads; ++t) {
-    others.emplace_back(body, rows * t / threads, rows * (t + 1) / threads);
+  int64_t left = rows;  // of the calling thread: all where the system gives no more threads
+  try {
+    for (int64_t t = threads; t > 1; --t, left = rows * t / threads) {
+      others.emplace_back(body, rows * (t - 1) / threads, left);
+    }
+  } catch (const std::system_error&) {
   }
-  body(int64_t{0}, rows / threads);
+  body(int64_t{0}, left);
   for (std::thread& other : others) other.join();
 }
 

@@ -54,6 +54,7 @@ class EmulatedAccelerator final : public Accelerator {
   void Sample(const SampleTensors& tensors) override {
     SampleRowsCuda(ToSampleArgs(tensors), tensors.tasks.size(0), CurrentStream());
   }
+  void ReleaseUnused() override {}
   void Wait() override {}
 };
 

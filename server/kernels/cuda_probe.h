@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a GPU can run this build's kernels at all.
+#pragma once
+
+namespace normserve::kernels {
+
+// Null where the current device runs our kernels; else why not, in CUDA's words (no machine code for it, say).
+const char* CudaKernelFault();
+
+}  // namespace normserve::kernels
