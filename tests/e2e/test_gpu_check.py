@@ -11,7 +11,7 @@ sys.path.insert(0, str(GPU))
 import check  # noqa: E402
 import correctness  # noqa: E402
 import generation  # noqa: E402
-import report  # noqa: E402
+import gpu_report  # noqa: E402
 
 from server import BINARY  # noqa: E402
 
@@ -29,9 +29,9 @@ def test_a_dry_run_does_every_row_and_measures_nothing(tmp_path):
         assert row["status"] == expected or name in ("sanitizer", "norms_torch"), row
     assert rows["golden"]["figures"]["passed"] == len(correctness.DRY_CASES)
     assert rows["sanitizer"]["status"] == "not run: the emulated device has no compute-sanitizer"
-    assert {f["us"] for f in rows["norms"]["figures"]} == {report.NOT_MEASURED}
+    assert {f["us"] for f in rows["norms"]["figures"]} == {gpu_report.NOT_MEASURED}
     assert {f["model"] for f in rows["generation"]["figures"]} == set(check.BEST)
-    assert {f["tokens_per_second"] for f in rows["generation"]["figures"]} == {report.NOT_MEASURED}
+    assert {f["tokens_per_second"] for f in rows["generation"]["figures"]} == {gpu_report.NOT_MEASURED}
     assert {r["ratio"] for r in rows["generation"]["ratios"]} == {*generation.RATIOS, "rms/limit"}
     text = (tmp_path / "report.md").read_text()
     assert "| bhyt_second | 64 | 1 | not measured | not measured | <= 2.5 us |" in text
