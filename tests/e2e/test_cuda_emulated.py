@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One golden model of each family through the real server on the emulated CUDA kernels. All of test_golden.py runs on
 them with NORMSERVE_TEST_DEVICE=cuda-emulated."""
+import concurrent.futures
 import subprocess
 
 import numpy as np
@@ -33,6 +34,18 @@ def test_the_cuda_kernels_give_the_recorded_tokens(emulated, case):
 
 def test_the_model_says_where_it_runs(emulated):
     assert emulated.stub.GetModel(wire.pb.GetModelRequest(model=FAMILIES[0])).device == "cuda-emulated"
+
+
+def test_models_share_the_device(emulated):
+    """Recordings of one model's steps are made while others' run."""
+    def tokens(case):
+        recorded = golden(case)["generation"]
+        answer = emulated.generate(case, recorded["prompt_ids"], len(recorded["generated_ids"]), temperature=0,
+                                   ignore_eos=True)
+        return list(answer.token_ids) == recorded["generated_ids"]
+
+    with concurrent.futures.ThreadPoolExecutor(len(FAMILIES)) as pool:
+        assert list(pool.map(tokens, FAMILIES)) == [True] * len(FAMILIES)
 
 
 def graph_steps(server):
