@@ -10,7 +10,7 @@ import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench" / "norms"))
-from model_shapes import KINDS, SHAPES, config_of, shapes_of  # noqa: E402, F401
+from model_shapes import KINDS, SHAPES, config_of, safetensors_header, shapes_of  # noqa: E402, F401
 
 POOL = 1 << 19  # numbers; a prime step between cuts keeps rows of a matrix from being equal
 STEP = 7919
@@ -50,16 +50,9 @@ class Pools:
 def write(folder: pathlib.Path, shape: str, kind: str, pools: Pools) -> None:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config_of(shape, kind)))
-    header, offset = {}, 0
     tensors = shapes_of(shape, kind)
-    for name, size in tensors.items():
-        end = offset + 2 * math.prod(size)
-        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     with open(folder / "model.safetensors", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(safetensors_header(tensors))
         for size in tensors.values():
             pools.write(file, size)
 

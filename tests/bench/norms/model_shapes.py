@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model shapes, and config.json and tensor names of each norm type at a shape: one shape in every norm type, so that
 only the norms differ. Standard library only."""
+import json
+import math
+import struct
 
 # hidden, layers, heads, kv_heads, inner, vocab
 SHAPES = {
@@ -116,3 +119,15 @@ def shapes_of(shape: str, kind: str) -> dict[str, tuple[int, ...]]:
         out["model.norm.alpha"] = (1,)
     out["lm_head.weight"] = (vocab, hidden)
     return out
+
+
+def safetensors_header(tensors: dict) -> bytes:
+    """What a safetensors file of these tensors, in bfloat16 and in this order, begins with."""
+    header, offset = {}, 0
+    for name, size in tensors.items():
+        end = offset + 2 * math.prod(size)
+        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text

@@ -4,11 +4,10 @@
 import json
 import math
 import pathlib
-import struct
 
 import numpy as np
 
-from model_shapes import KINDS, SHAPES, config_of, shapes_of  # noqa: F401  (norms.py names them here)
+from model_shapes import KINDS, SHAPES, config_of, safetensors_header, shapes_of  # noqa: F401  (norms.py takes some from here)
 
 
 def bfloat16(values: np.ndarray) -> np.ndarray:
@@ -23,17 +22,10 @@ def write(folder: pathlib.Path, shape: str, kind: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config_of(shape, kind), indent=1))
     tensors = shapes_of(shape, kind)
-    header, offset = {}, 0
-    for name, size in tensors.items():
-        end = offset + 2 * math.prod(size)
-        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     rng = np.random.default_rng(1)
     unfinished = folder / "unfinished"
     with open(unfinished, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(safetensors_header(tensors))
         for size in tensors.values():
             if len(size) == 1:
                 values = np.ones(size, np.float32)
