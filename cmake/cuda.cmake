@@ -23,6 +23,10 @@ endif()
 # LibTorch's wheels bring a part of CUDA's headers, too small for its own of ATen/cuda.
 set(NORMSERVE_CUDA_INCLUDE "${_toolkit}/include")
 
+# FlashInfer's headers, of scripts/setup --with-nvcc; without them the plugin has no --attention flashinfer.
+find_path(NORMSERVE_FLASHINFER include/flashinfer/attention/prefill.cuh
+  HINTS "$ENV{NORMSERVE_FLASHINFER_DIR}" "$ENV{HOME}/.cache/normserve/flashinfer-0.6.18")
+
 # Machine code of one device generation each, no PTX: A100, L40 and RTX 40, H100 and H200, B200.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 89-real 90-real 100-real)

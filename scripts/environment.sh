@@ -6,9 +6,11 @@ NORMSERVE_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 NORMSERVE_CACHE=${NORMSERVE_CACHE:-$HOME/.cache/normserve}
 LIBTORCH_VERSION=2.11.0
 NVCC_VERSION=13.0.88
+FLASHINFER_VERSION=0.6.18
 export NORMSERVE_ROOT NORMSERVE_CACHE
 export NORMSERVE_TORCH_DIR=${NORMSERVE_TORCH_DIR:-$NORMSERVE_CACHE/libtorch-$LIBTORCH_VERSION/torch}
 export NORMSERVE_NVCC=${NORMSERVE_NVCC:-$NORMSERVE_CACHE/nvcc-$NVCC_VERSION/nvidia/cu13/bin/nvcc}
+export NORMSERVE_FLASHINFER_DIR=${NORMSERVE_FLASHINFER_DIR:-$NORMSERVE_CACHE/flashinfer-$FLASHINFER_VERSION}
 # One cargo target folder for every clone and build type: the crates take minutes to compile.
 export NORMSERVE_CARGO_TARGET_DIR=${NORMSERVE_CARGO_TARGET_DIR:-$NORMSERVE_CACHE/cargo-target}
 # Let every clone use the same ccache entries, wherever it lies.

@@ -116,6 +116,11 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
                  "max-running full contexts need, at most a quarter of free memory and 4 GiB]")
       ->type_name("BYTES")
       ->excludes(tokens);
+  app.add_option("--attention", o.attention,
+                 "Kernels of attention: own, or on a GPU FlashInfer's, for bfloat16 and heads of 64 or 128.")
+      ->type_name("KIND")
+      ->check(OneOf({"own", "flashinfer"}))
+      ->capture_default_str();
   app.add_flag("--batch-invariant", o.batch_invariant,
                "Give the same answer to the last bit whatever runs beside a request, also on a GPU; on the CPU it is "
                "always so. [default: off]");

@@ -140,6 +140,17 @@ absl::Status CheckQuantization(const char* flag, const std::string& type, const 
                                                  "; allowed there: none, int8, ", on_cpu ? "int4" : "fp8"));
 }
 
+absl::Status CheckAttention(const Options& options, const Device& device, const model::ModelDescription& model) {
+  if (options.attention == "own") return absl::OkStatus();
+  const std::string fault =
+      device.accelerator == nullptr
+          ? "not on cpu"
+          : device.accelerator->TileAttentionFault(model.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat,
+                                                   model.head_dim);
+  if (fault.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--attention ", options.attention, ": ", fault, "; allowed here: own"));
+}
+
 absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options, const Device& device,
                                 const LoadProgress& progress) {
   std::error_code ignored;
@@ -155,6 +166,7 @@ absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options,
   model::LoadOptions load = LoadOptionsOf(options, device, named.name);
   load.progress = progress;
   NS_ASSIGN_OR_RETURN(out.model, model::CausalLm::Load(named.directory, load));
+  NS_RETURN_IF_ERROR(CheckAttention(options, device, out.model->description()));
   out.defaults.server_max_new_tokens = options.default_max_new_tokens;
   out.defaults.eos_token_ids = EosIds(out.model->description(), out.tokenizer.get());
   out.card = CardOf(named.name, device.name(), *out.model);
@@ -197,6 +209,7 @@ absl::StatusOr<std::unique_ptr<engine::Runner>> MakeOnDevice(const Options& opti
   engine::DeviceRunnerOptions runner;
   runner.block_size = options.block_size;
   runner.max_step_tokens = options.max_step_tokens;
+  runner.tile_attention = options.attention == "flashinfer";
   if (options.batch_invariant) runner.row_multiple = model::kBatchInvariantRows;
   CacheRequest cache = CacheRequestOf(options, description);
   // What the layers work in takes its memory before the cache does.

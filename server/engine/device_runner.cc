@@ -48,6 +48,19 @@ bool EverySequenceDecodes(const scheduler::Batch& batch) {
   return batch.token_ids.size() == sequences && batch.logits_rows.size() == sequences;
 }
 
+std::optional<TileCut> CutOf(const model::ModelDescription& description, const DeviceRunnerOptions& options) {
+  if (!options.tile_attention) return std::nullopt;
+  return TileCut{options.block_size, description.heads / description.kv_heads};
+}
+
+// What tiles of a step leave in parts, when its contexts are as long as can be.
+uint64_t PartBytes(const model::ModelDescription& d, const DeviceRunnerOptions& options) {
+  if (!options.tile_attention) return 0;
+  const kernels::AttentionTileShape one{1, 1, RoundUp(d.max_context_tokens, options.block_size) / options.block_size,
+                                        options.block_size, 1};
+  return static_cast<uint64_t>(options.StepRows() * one.splits() * d.heads * (d.head_dim + 1)) * sizeof(float);
+}
+
 }  // namespace
 
 DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Accelerator* accelerator,
@@ -57,7 +70,7 @@ DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Acce
       record_(options.record),
       row_multiple_(options.row_multiple),
       sample_tasks_(static_cast<uint32_t>(model_->description().vocab_size)),
-      arrays_(accelerator, static_cast<int32_t>(options.blocks)) {
+      arrays_(accelerator, static_cast<int32_t>(options.blocks), CutOf(model_->description(), options)) {
   const model::ModelDescription& description = model_->description();
   info_.vocab_size = static_cast<uint32_t>(description.vocab_size);
   info_.max_context_tokens = static_cast<uint32_t>(description.max_context_tokens);
@@ -65,7 +78,7 @@ DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Acce
   info_.blocks = options.blocks;
   accelerator_->UseOnThisThread();
   const auto on_device = at::TensorOptions().device(accelerator_->device());
-  cache_ = model_->MakeCache(int64_t{options.blocks} + 1, options.block_size);
+  cache_ = model_->MakeCache(int64_t{options.blocks} + 1, options.block_size, options.tile_attention);
   logits_ = at::empty({kMaxLogitsRows, description.vocab_size}, on_device.dtype(at::kFloat));
   work_ = at::empty_like(logits_);
   const int64_t rows = options.StepRows();
@@ -207,7 +220,7 @@ uint64_t DeviceRunner::BufferBytes(const model::ModelDescription& description,
   const uint64_t widened = widens ? 2 * static_cast<uint64_t>(description.vocab_size * description.hidden_size) *
                                         sizeof(float)
                                   : 0;
-  return kWorkBytes + widened + logits + block + static_cast<uint64_t>(options.StepRows()) * kRowBytes;
+  return kWorkBytes + PartBytes(description, options) + widened + logits + block + static_cast<uint64_t>(options.StepRows()) * kRowBytes;
 }
 
 }  // namespace normserve::engine

@@ -27,6 +27,7 @@ struct DeviceRunnerOptions {
   uint32_t max_step_tokens = 512; // as the engine's: what room is made for at once
   // A step's rows are padded to a multiple of this: kBatchInvariantRows where the model is loaded so.
   uint32_t row_multiple = 1;
+  bool tile_attention = false;  // the device has it: Accelerator::TileAttentionFault
   bool record = true;             // false: every step is put on the device kernel by kernel
 
   // Rows of the largest step.

@@ -32,22 +32,31 @@ void Copy(const std::vector<int32_t>& from, int32_t* to) { std::copy(from.begin(
 
 // Offsets in bytes. What varies under one shape, the number of adjustments, comes last.
 struct StepArrays::Layout {
-  explicit Layout(const StepShape& s, size_t adjustment_count)
+  Layout(const StepShape& s, int64_t tile_ints, size_t adjustment_count)
       : token_ids(Place(end, s.tokens * kInt)),
         positions(Place(end, s.tokens * kInt)),
         slots(Place(end, s.tokens * kInt)),
         token_sequence(Place(end, s.tokens * kInt)),
         logits_rows(Place(end, s.rows * kInt)),
         block_tables(Place(end, s.sequences * s.table_blocks * kInt)),
+        tiles(Place(end, tile_ints * kInt)),
         tasks(Place(end, s.rows * static_cast<int64_t>(sizeof(SampleTask)))),
         adjustments(Place(end, static_cast<int64_t>((adjustment_count + 1) * sizeof(TokenAdjustment)))) {}
 
   int64_t end = 0;
-  int64_t token_ids, positions, slots, token_sequence, logits_rows, block_tables, tasks, adjustments;
+  int64_t token_ids, positions, slots, token_sequence, logits_rows, block_tables, tiles, tasks, adjustments;
 };
 
+kernels::AttentionTileShape StepArrays::TileShapeOf(const StepShape& shape) const {
+  return {shape.tokens, shape.sequences, shape.table_blocks, cut_->block_size, cut_->group};
+}
+
+int64_t StepArrays::TileInts(const StepShape& shape) const {
+  return cut_ ? kernels::AttentionTilesLayout(TileShapeOf(shape)).ints : 0;
+}
+
 bool StepArrays::MakeRoom(const SampleTasks& tasks, const StepShape& shape) {
-  const Layout layout(shape, tasks.adjustments().size());
+  const Layout layout(shape, TileInts(shape), tasks.adjustments().size());
   if (host_.defined() && host_.numel() >= layout.end) return false;
   const int64_t bytes = std::max(kLeastBytes, 2 * layout.end);
   const auto on_device = at::TensorOptions().dtype(at::kByte).device(accelerator_->device());
@@ -59,7 +68,7 @@ bool StepArrays::MakeRoom(const SampleTasks& tasks, const StepShape& shape) {
 
 void StepArrays::Upload(const scheduler::Batch& batch, const SampleTasks& tasks,
                         const StepShape& shape) {
-  const Layout layout(shape, tasks.adjustments().size());
+  const Layout layout(shape, TileInts(shape), tasks.adjustments().size());
   Fill(batch, tasks, shape, layout);
   Pad(batch, shape, layout);
   device_.narrow(0, 0, layout.end).copy_(host_.narrow(0, 0, layout.end), /*non_blocking=*/true);
@@ -77,6 +86,11 @@ void StepArrays::Fill(const scheduler::Batch& batch, const SampleTasks& tasks, c
   for (int32_t sequence = 0; sequence < batch.sequences; ++sequence, table += shape.table_blocks) {
     const int32_t* from = batch.block_tables.data() + int64_t{sequence} * batch.max_blocks;
     std::fill(std::copy(from, from + batch.max_blocks, table), table + shape.table_blocks, padding_block_);
+  }
+  if (cut_) {
+    kernels::FillAttentionTiles(TileShapeOf(shape), static_cast<int64_t>(batch.token_ids.size()),
+                                batch.token_sequence.data(), batch.positions.data(),
+                                Host<int32_t>(layout.tiles));
   }
   std::copy(tasks.tasks().begin(), tasks.tasks().end(), Host<SampleTask>(layout.tasks));
   std::copy(tasks.adjustments().begin(), tasks.adjustments().end(),
@@ -114,6 +128,7 @@ void StepArrays::View(const StepShape& shape, const Layout& layout) {
   input_.logits_rows = ints(layout.logits_rows, shape.rows);
   input_.block_tables = ints(layout.block_tables, shape.sequences * shape.table_blocks)
                             .view({shape.sequences, shape.table_blocks});
+  input_.tiles = cut_ ? ints(layout.tiles, TileInts(shape)) : at::Tensor();
   const auto bytes = [&](int64_t begin, int64_t end, size_t item) {
     const int64_t width = static_cast<int64_t>(item), count = (end - begin) / width;
     return device_.narrow(0, begin, count * width).view({count, width});

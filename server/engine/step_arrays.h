@@ -6,10 +6,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/types/span.h"
 #include "engine/sample_tasks.h"
 #include "kernels/accelerator.h"
+#include "kernels/attention_tiles.h"
 #include "model/causal_lm.h"
 #include "scheduler/batch.h"
 
@@ -24,12 +26,19 @@ struct StepShape {
   int64_t rows = 0;          // of logits
 };
 
+// What attention by tiles has to know of the model and its cache.
+struct TileCut {
+  int64_t block_size = 0;
+  int64_t group = 0;  // heads per kv head
+};
+
 // Used by the engine thread.
 class StepArrays {
  public:
-  // `accelerator` outlives this. `padding_block` is a block that no sequence owns.
-  StepArrays(kernels::Accelerator* accelerator, int32_t padding_block)
-      : accelerator_(accelerator), padding_block_(padding_block) {}
+  // `accelerator` outlives this. `padding_block` is a block that no sequence owns. With a `cut`, a step's arrays
+  // have the tiles of its attention.
+  StepArrays(kernels::Accelerator* accelerator, int32_t padding_block, std::optional<TileCut> cut)
+      : accelerator_(accelerator), padding_block_(padding_block), cut_(cut) {}
 
   // Makes the block as large as a step needs it. True: it has moved, so that nothing recorded before may be
   // replayed.
@@ -47,6 +56,8 @@ class StepArrays {
   void Fill(const scheduler::Batch& batch, const SampleTasks& tasks, const StepShape& shape,
             const Layout& layout);
   void Pad(const scheduler::Batch& batch, const StepShape& shape, const Layout& layout);
+  kernels::AttentionTileShape TileShapeOf(const StepShape& shape) const;
+  int64_t TileInts(const StepShape& shape) const;  // 0 without a cut
   void View(const StepShape& shape, const Layout& layout);
   template <class T>
   T* Host(int64_t offset) {
@@ -55,6 +66,7 @@ class StepArrays {
 
   kernels::Accelerator* const accelerator_;
   const int32_t padding_block_;
+  const std::optional<TileCut> cut_;
   at::Tensor host_;    // [bytes]
   at::Tensor device_;  // [bytes]
   model::StepInput input_;

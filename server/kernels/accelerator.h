@@ -58,6 +58,9 @@ class Accelerator {
   // Share of time in which the device was busy lately, 0 to 1; negative: not known.
   virtual double Utilization() const = 0;
 
+  // Why models with such activations and heads cannot have attention by tiles (attention_tiles.h) here, as a
+  // sentence; empty: they can.
+  virtual std::string TileAttentionFault(at::ScalarType activations, int64_t head_dim) const = 0;
   // Bytes on the host that copies to and from the device are fastest with.
   virtual at::Tensor HostBytes(int64_t bytes) = 0;
   // Records what `work` puts on the device without running it. Everything that `work` uses must have run

@@ -3,6 +3,7 @@
 // What lies in index tensors is checked where the host can read them.
 #include <c10/util/Exception.h>
 
+#include "kernels/attention_tiles.h"
 #include "kernels/device_rows.h"
 #include "kernels/op_args.h"
 #include "kernels/ops.h"
@@ -32,6 +33,23 @@ RowType CheckCache(const char* name, const at::Tensor& cache, RowType activation
   return RowType::kFloat32;
 }
 
+// Whether keys lie by position: what CheckCache takes is then the transposition of `cache`.
+bool KeysByPosition(const at::Tensor& cache) {
+  return cache.dim() == 4 && !cache.is_contiguous() && cache.transpose(2, 3).is_contiguous();
+}
+
+// The type of both caches.
+RowType CheckCaches(const at::Tensor& k_cache, const at::Tensor& v_cache, RowType activations, int64_t kv_heads,
+                    int64_t head_dim, int64_t block_size) {
+  const bool by_position = KeysByPosition(k_cache);
+  const RowType type =
+      by_position ? CheckCache("k_cache", k_cache.transpose(2, 3), activations, kv_heads, block_size, head_dim)
+                  : CheckCache("k_cache", k_cache, activations, kv_heads, head_dim, block_size);
+  TORCH_CHECK(CheckCache("v_cache", v_cache, activations, kv_heads, block_size, head_dim) == type,
+              "v_cache: expected the dtype of k_cache");
+  return type;
+}
+
 void QkvOp(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
             const MaybeTensor& q_beta, Numbers k_norm, const MaybeTensor& k_gamma,
             const MaybeTensor& k_beta, Numbers v_norm, const MaybeTensor& v_gamma,
@@ -43,10 +61,8 @@ void QkvOp(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
   const int64_t tokens = qkv.size(0), width = (heads + 2 * kv_heads) * head_dim;
   QkvRows rows;
   rows.type = CheckActivations("qkv", qkv, tokens, width);
-  rows.cache_type = CheckCache("k_cache", k_cache, rows.type, kv_heads, head_dim, block_size);
-  TORCH_CHECK(CheckCache("v_cache", v_cache, rows.type, kv_heads, block_size, head_dim) ==
-                  rows.cache_type,
-              "v_cache: expected the dtype of k_cache");
+  rows.cache_type = CheckCaches(k_cache, v_cache, rows.type, kv_heads, head_dim, block_size);
+  rows.keys_by_position = KeysByPosition(k_cache);
   rows.qkv = qkv.data_ptr();
   rows.qkv_stride = qkv.stride(0);
   rows.positions = CheckInts("positions", positions, tokens);
@@ -110,18 +126,18 @@ void CheckTokens(const at::Tensor& token_sequence, const at::Tensor& positions, 
 
 void PagedAttentionOp(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
                        const at::Tensor& block_tables, const at::Tensor& token_sequence,
-                       const at::Tensor& positions, double scale, int64_t heads, int64_t kv_heads,
-                       int64_t head_dim, int64_t block_size, const at::Tensor& out) {
+                       const at::Tensor& positions, const MaybeTensor& tiles, double scale,
+                       int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size,
+                       const at::Tensor& out) {
   CheckShape(heads, kv_heads, head_dim, block_size);
   const int64_t tokens = qkv.size(0);
   AttentionRows rows;
   rows.type = CheckActivations("qkv", qkv, tokens, (heads + 2 * kv_heads) * head_dim);
   TORCH_CHECK(CheckActivations("out", out, tokens, heads * head_dim) == rows.type,
               "out: expected the dtype of qkv");
-  rows.cache_type = CheckCache("k_cache", k_cache, rows.type, kv_heads, head_dim, block_size);
-  TORCH_CHECK(CheckCache("v_cache", v_cache, rows.type, kv_heads, block_size, head_dim) ==
-                  rows.cache_type,
-              "v_cache: expected the dtype of k_cache");
+  rows.cache_type = CheckCaches(k_cache, v_cache, rows.type, kv_heads, head_dim, block_size);
+  TORCH_CHECK(KeysByPosition(k_cache) == tiles.has_value(),
+              "k_cache: keys lie by position where attention goes by tiles, and only there");
   TORCH_CHECK(block_tables.dim() == 2, "block_tables: expected [sequences, max_blocks]");
   rows.qkv = qkv.const_data_ptr();
   rows.qkv_stride = qkv.stride(0);
@@ -139,7 +155,9 @@ void PagedAttentionOp(const at::Tensor& qkv, const at::Tensor& k_cache, const at
   rows.out = out.data_ptr();
   rows.out_stride = out.stride(0);
   CheckTokens(token_sequence, positions, block_tables.size(0), block_tables.size(1) * block_size);
-  RunAttentionRows(rows, tokens, block_tables.size(1) * block_size);
+  if (!tiles.has_value()) return RunAttentionRows(rows, tokens, block_tables.size(1) * block_size);
+  const AttentionTileShape shape{tokens, block_tables.size(0), block_tables.size(1), block_size, heads / kv_heads};
+  RunAttentionTiles(rows, shape, CheckInts("tiles", *tiles, AttentionTilesLayout(shape).ints));
 }
 
 }  // namespace

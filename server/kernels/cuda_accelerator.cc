@@ -101,6 +101,9 @@ class CudaAccelerator final : public Accelerator {
   }
   double Utilization() const override { return utilization_.Now(); }
 
+  std::string TileAttentionFault(at::ScalarType activations, int64_t head_dim) const override {
+    return AttentionTilesFault(activations == at::kBFloat16 ? RowType::kBFloat16 : RowType::kFloat32, head_dim);
+  }
   at::Tensor HostBytes(int64_t bytes) override {
     return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row kernels on the CPU, shared out over the current thread pool.
+#include <c10/util/Exception.h>
+
 #include "kernels/device_rows.h"
 #include "kernels/op_args.h"
 
@@ -21,6 +23,7 @@ void RunActivateRows(const ActivateRows& args, int64_t rows) {
 }
 
 void RunQkvRows(const QkvRows& args, int64_t tokens) {
+  TORCH_CHECK(!args.keys_by_position, "k_cache: on the CPU keys lie transposed");
   ForItems(tokens, 1, (args.heads + 2 * args.kv_heads) * args.head_dim,
            [&](int64_t begin, int64_t end) { QkvRowsCpu(args, begin, end); });
 }
@@ -32,6 +35,10 @@ void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t) {
   const int64_t mean_cost = tokens == 0 ? 0 : positions / tokens * args.head_dim * 2;
   ForItems(tokens * args.kv_heads, 1, mean_cost,
            [&](int64_t begin, int64_t end) { AttentionRowsCpu(args, begin, end); });
+}
+
+void RunAttentionTiles(const AttentionRows&, const AttentionTileShape&, const int32_t*) {
+  TORCH_CHECK(false, "tiles: not on the CPU");
 }
 
 const int32_t* HostInts(const at::Tensor& t) { return t.const_data_ptr<int32_t>(); }

@@ -77,7 +77,9 @@ struct QkvNorms {
 //             for kNone
 //   positions [tokens] int32
 //   slots     [tokens] int32: block * block_size + offset in the block; a negative slot writes nothing
-//   k_cache   [blocks, kv_heads, head_dim, block_size] cache (keys transposed within a block)
+//   k_cache   [blocks, kv_heads, head_dim, block_size] cache (keys transposed within a block). Where it is the
+//             transposition of packed [blocks, kv_heads, block_size, head_dim], keys lie by position, for
+//             attention by tiles
 //   v_cache   [blocks, kv_heads, block_size, head_dim] cache
 void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor& cos_sin,
                         RotaryPairs pairs, const at::Tensor& positions, const at::Tensor& slots,
@@ -88,11 +90,13 @@ void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor
 //   qkv            as above (its q part is read)
 //   token_sequence [tokens] int32: row of block_tables
 //   block_tables   [sequences, max_blocks] int32
+//   tiles          [AttentionTilesLayout::ints] int32: attention by tiles (attention_tiles.h), where the device has
+//                  it (Accelerator::TileAttentionFault) and keys lie by position; undefined: by the kernels' own way
 //   out            [tokens, heads * head_dim] act
 void PagedAttention(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
                     const at::Tensor& block_tables, const at::Tensor& token_sequence,
-                    const at::Tensor& positions, float scale, const AttentionShape& shape,
-                    at::Tensor& out);
+                    const at::Tensor& positions, const at::Tensor& tiles, float scale,
+                    const AttentionShape& shape, at::Tensor& out);
 
 // y = act(N_gate(gate)) * N_up(up) for kSiluGate, y = act(N_gate(x)) for kGeluErf (up absent).
 // x [tokens, 2F] or [tokens, F] act; y [tokens, F] act. group_width 0 is F.

@@ -47,7 +47,8 @@ QkvPlan MakePlan(const QkvRows& a, int element_bytes, int* threads, int* shared)
 bool Vectorises(const QkvRows& a, int v, int element_bytes, int cache_bytes) {
   const int64_t run = a.rotary ? a.head_dim / 2 : a.head_dim;
   bool ok = run % v == 0 && a.qkv_stride % v == 0 && AlignedTo(a.qkv, v * element_bytes) &&
-            AlignedTo(a.v_cache, v * cache_bytes);
+            AlignedTo(a.v_cache, v * cache_bytes) &&
+            (!a.keys_by_position || AlignedTo(a.k_cache, v * cache_bytes));
   if (a.rotary) ok = ok && AlignedTo(a.cos_sin, 16) && a.cos_sin_stride % 4 == 0;
   for (int part = 0; part < 3; ++part) {
     if (!a.has_norm[part]) continue;

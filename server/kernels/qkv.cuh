@@ -136,14 +136,14 @@ struct QkvUnit {
     if (part == 0) return StoreFloats<V>(v, q + element);
     const int64_t block = slot / a.block_size, offset = slot % a.block_size;
     const int64_t base = block * a.kv_heads * a.head_dim * a.block_size;
-    if (part == 1) {
+    if (part == 1 && !a.keys_by_position) {
       C* to = static_cast<C*>(a.k_cache) + base + offset;
       for (int j = 0; j < V; ++j) to[(element + j) * a.block_size] = FromFloat<C>(v[j]);
       return;
     }
     const int dim = static_cast<int>(a.head_dim), head = element / dim;
-    StoreFloats<V>(v, static_cast<C*>(a.v_cache) + base + (head * a.block_size + offset) * dim +
-                       element % dim);
+    C* to = static_cast<C*>(part == 1 ? a.k_cache : a.v_cache);
+    StoreFloats<V>(v, to + base + (head * a.block_size + offset) * dim + element % dim);
   }
 
   // Pair (r, i) of two elements a quarter turn apart: r' = r c - i s, i' = i c + r s.

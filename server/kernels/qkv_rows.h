@@ -28,7 +28,9 @@ struct QkvRows {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;  // at most kMaxHeadDim
   int64_t block_size = 0;
-  void* k_cache = nullptr;  // [blocks, kv_heads, head_dim, block_size]
+  // [blocks, kv_heads, head_dim, block_size]; with keys_by_position as v_cache, which the CPU has no kernel for
+  void* k_cache = nullptr;
+  bool keys_by_position = false;
   void* v_cache = nullptr;  // [blocks, kv_heads, block_size, head_dim]
 };
 

@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<CausalLm>> CausalLm::Load(const std::string& dire
 const ModelDescription& CausalLm::description() const { return impl_->model.description; }
 const norm::NormPlan& CausalLm::norms() const { return impl_->model.plan; }
 
-KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size) const {
+KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size, bool keys_by_position) const {
   const ModelDescription& d = description();
   const at::ScalarType dtype = impl_->model.dtype;
   const at::Device device = impl_->model.scratch.device;
@@ -52,8 +52,10 @@ KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size) const {
   cache.blocks = blocks;
   cache.block_size = block_size;
   for (int64_t layer = 0; layer < d.layer_count; ++layer) {
-    cache.keys.push_back(Zeros({blocks, d.kv_heads, d.head_dim, block_size}, dtype, device));
-    cache.values.push_back(Zeros({blocks, d.kv_heads, block_size, d.head_dim}, dtype, device));
+    const auto by_position = [&] { return Zeros({blocks, d.kv_heads, block_size, d.head_dim}, dtype, device); };
+    cache.keys.push_back(keys_by_position ? by_position().transpose(2, 3)
+                                          : Zeros({blocks, d.kv_heads, d.head_dim, block_size}, dtype, device));
+    cache.values.push_back(by_position());
   }
   return cache;
 }

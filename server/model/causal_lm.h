@@ -75,11 +75,12 @@ struct StepInput {
   at::Tensor token_sequence;  // [tokens], row of block_tables
   at::Tensor block_tables;    // [sequences, max_blocks]
   at::Tensor logits_rows;     // [rows], indices into tokens: where logits are wanted
+  at::Tensor tiles;           // of attention, see kernels::PagedAttention; undefined: none are wanted
 };
 
 // Keys and values of every layer, paged. Owned by the engine's runner.
 struct KvCache {
-  std::vector<at::Tensor> keys;    // per layer, [blocks, kv_heads, head_dim, block_size]
+  std::vector<at::Tensor> keys;    // per layer, [blocks, kv_heads, head_dim, block_size]; strides say how they lie
   std::vector<at::Tensor> values;  // per layer, [blocks, kv_heads, block_size, head_dim]
   int64_t block_size = 0;
   int64_t blocks = 0;
@@ -102,8 +103,9 @@ class CausalLm {
   const ModelDescription& description() const;
   const norm::NormPlan& norms() const;
 
-  // Zeroed blocks of the model's own shape, dtype and device.
-  KvCache MakeCache(int64_t blocks, int64_t block_size) const;
+  // Zeroed blocks of the model's own shape, dtype and device. With keys_by_position for attention by tiles, which
+  // every step's input must then have.
+  KvCache MakeCache(int64_t blocks, int64_t block_size, bool keys_by_position = false) const;
 
   // Makes the buffers large enough for steps of so many tokens and logits rows: until a larger one comes, they
   // stay where they are, as recorded work needs it.

@@ -107,3 +107,25 @@ def test_a_format_that_the_device_lacks_is_refused(flags, said):
                             capture_output=True, text=True, check=False)
     # LibTorch warns of the emulated kernels, which take the place of the CPU's.
     assert result.returncode == 1 and result.stderr.splitlines()[-1] == f"normserve: model 'a': {said}"
+
+
+def test_attention_by_flashinfers_tiles_gives_the_recorded_tokens():
+    """FlashInfer's kernel is a loop here; its tiles, the layout of keys and the way through the server are the same."""
+    names = ["bhyt_rms_gqa", "sg_simplegpt_rms_gqa_llama3", "nanogpt"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NORMSERVE_TEST_DEVICE", "cuda-emulated")
+        with Server({name: CASES[name] for name in names}, "--threads", 1, "--kv-cache-tokens", 256, "--attention",
+                    "flashinfer") as server:
+            for name in names:
+                recorded = golden(name)["generation"]
+                answer = server.generate(name, recorded["prompt_ids"], len(recorded["generated_ids"]), temperature=0,
+                                         ignore_eos=True, logprobs=True)
+                assert list(answer.token_ids) == recorded["generated_ids"]
+                assert np.abs(np.array(answer.token_logprobs) - recorded["logprobs"]).max() <= LOGPROB_TOLERANCE
+
+
+def test_flashinfer_is_refused_on_the_cpu():
+    result = subprocess.run([BINARY, "--model", f"a={DEMO / 'bhyt-kjv'}", "--device", "cpu", "--attention", "flashinfer",
+                             "--check"], timeout=60, capture_output=True, text=True, check=False)
+    assert result.returncode == 1 and result.stdout == ""
+    assert result.stderr == ("normserve: model 'a': --attention flashinfer: not on cpu; allowed here: own\n")

@@ -146,6 +146,33 @@ TEST(DeviceRunnerTest, StepsPaddedForBatchInvarianceGiveTheSameBits) {
   EXPECT_GT(got.counts.recorded[static_cast<int>(Recorded::kReplayed)], 0u);
 }
 
+// FlashInfer's kernel is a loop here, which sums in another order than ours.
+TEST(DeviceRunnerTest, AttentionByTilesIsTheSameToRoundingAndToTheBitInAnyBatch) {
+  const std::vector<Request> requests = Mixed(250, 7);
+  const char* name = "bhyt_rms_gqa";
+  const auto serve = [&](bool tiles, bool record, uint32_t blocks, uint32_t running) {
+    DeviceRunnerOptions options = Blocks(blocks, record);
+    options.tile_attention = tiles;
+    EngineOptions engine;
+    engine.max_running = running;
+    return Serve(std::make_unique<DeviceRunner>(Load(name), Device(), options), requests, engine);
+  };
+  const Outcome own = serve(false, false, 64, 1), alone = serve(true, false, 64, 1);
+  ASSERT_EQ(alone.transcripts.size(), own.transcripts.size());
+  for (size_t i = 0; i < own.transcripts.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(alone.transcripts[i].ids(), own.transcripts[i].ids());
+    const auto got = alone.transcripts[i].logprobs(), want = own.transcripts[i].logprobs();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t t = 0; t < want.size(); ++t) EXPECT_NEAR(got[t], want[t], 1e-4);
+  }
+  for (const uint32_t blocks : {4u, 64u}) {
+    const Outcome together = serve(true, true, blocks, 64);
+    ExpectSame(together.transcripts, alone.transcripts);
+    EXPECT_GT(together.counts.recorded[static_cast<int>(Recorded::kReplayed)], 0u);
+  }
+}
+
 // One sequence of `tokens` tokens that decodes its last one.
 struct DecodeStep {
   explicit DecodeStep(int32_t position) {

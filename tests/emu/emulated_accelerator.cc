@@ -47,6 +47,9 @@ class EmulatedAccelerator final : public Accelerator {
   void UseOnThisThread() override {}
   AcceleratorMemory Memory() const override { return {}; }
   double Utilization() const override { return -1; }
+  std::string TileAttentionFault(at::ScalarType activations, int64_t head_dim) const override {
+    return AttentionTilesFault(activations == at::kBFloat16 ? RowType::kBFloat16 : RowType::kFloat32, head_dim);
+  }
   at::Tensor HostBytes(int64_t bytes) override { return at::empty({bytes}, at::kByte); }
   std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) override {
     return std::make_unique<EmulatedGraph>(work);

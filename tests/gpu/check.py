@@ -52,6 +52,8 @@ ROWS = [
     Row("generation_int8", "1B, int8", 40, generation(Load(PAIR, flags=("--quantize", "int8"), rounds=7)), 20, False),
     Row("generation_invariant", "1B, batch-invariant", 40, generation(Load(PAIR, flags=("--batch-invariant",), rounds=7)),
         20, False),
+    Row("generation_flashinfer", "1B, FlashInfer's attention", 40,
+        generation(Load(PAIR, flags=("--attention", "flashinfer"), rounds=7)), 20, False),
     Row("generation_norms", "1B, other norms", 60, generation(Load(OTHERS, rounds=7)), 25, False),
     Row("generation_3b", "3B", 90, generation(Load(PAIR, shape="llama-3b", rounds=7)), 35, False),
 ]

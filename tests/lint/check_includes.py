@@ -31,8 +31,8 @@ ALLOWED = {
 ALLOWED_FILES = {
     # docs/adr/0001: the one bridge from the engine to the models.
     "engine/model_runner": ["model/", "kernels/ops.h", "kernels/thread_pool.h"],
-    "engine/device_runner": ["model/", "kernels/accelerator.h"],
-    "engine/step_arrays": ["model/", "kernels/accelerator.h"],
+    "engine/device_runner": ["model/", "kernels/accelerator.h", "kernels/attention_tiles.h"],
+    "engine/step_arrays": ["model/", "kernels/accelerator.h", "kernels/attention_tiles.h"],
 }
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 GRPC_FOLDERS = {"rpc", "app", "client"}
@@ -41,7 +41,7 @@ TORCH_FOLDERS = {"kernels", "norm", "model", "app"}
 TORCH_FILES = {"engine/model_runner", "engine/device_runner", "engine/step_arrays", "engine/end_throws"}
 # Of kernels: these are row loops on plain pointers, which the engine links without LibTorch.
 TORCH_FREE_FILES = {"kernels/row_softmax", "kernels/thread_pool", "kernels/norm_rows", "kernels/norm_math",
-                    "kernels/sample_rows"}
+                    "kernels/sample_rows", "kernels/attention_tiles"}
 
 OURS = tuple(f"{folder}/" for folder in ALLOWED) + ("normserve/v1/",)
 

@@ -27,7 +27,7 @@ namespace normserve::engine {
 namespace {
 
 struct Settings {
-  std::string directory, dtype = "bfloat16", device = "cpu", quantize = "none";
+  std::string directory, dtype = "bfloat16", device = "cpu", quantize = "none", attention = "own";
   int threads = 2;
   uint32_t blocks = 1024;
   bool json = false, batch_invariant = false;
@@ -90,6 +90,7 @@ std::unique_ptr<Runner> MakeRunner(const Settings& settings, std::unique_ptr<mod
   DeviceRunnerOptions options;
   options.blocks = settings.blocks;
   options.max_step_tokens = settings.engine.max_step_tokens;
+  options.tile_attention = settings.attention == "flashinfer";
   if (settings.batch_invariant) options.row_multiple = model::kBatchInvariantRows;
   return std::make_unique<DeviceRunner>(std::move(model), device, options);
 }
@@ -126,6 +127,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"cpu", "cuda", "cuda-emulated"}));
   app.add_option("--quantize", settings.quantize, "none, int8 or fp8 (embedding and head: int8)")
       ->check(CLI::IsMember({"none", "int8", "fp8"}));
+  app.add_option("--attention", settings.attention, "as the server's: own or flashinfer")
+      ->check(CLI::IsMember({"own", "flashinfer"}));
   app.add_flag("--batch-invariant", settings.batch_invariant, "as the server's");
   app.add_option("--blocks", settings.blocks, "blocks of the KV cache, of 32 tokens each");
   app.add_option("--max-running", settings.engine.max_running, "most requests in one step");
