@@ -26,6 +26,11 @@ set(NORMSERVE_CUDA_INCLUDE "${_toolkit}/include")
 # FlashInfer's headers, of scripts/setup --with-nvcc; without them the plugin has no --attention flashinfer.
 find_path(NORMSERVE_FLASHINFER include/flashinfer/attention/prefill.cuh
   HINTS "$ENV{NORMSERVE_FLASHINFER_DIR}" "$ENV{HOME}/.cache/normserve/flashinfer-0.6.18")
+if(NORMSERVE_FLASHINFER)
+  message(STATUS "FlashInfer's headers: ${NORMSERVE_FLASHINFER}")
+else()
+  message(STATUS "FlashInfer's headers: none, so no --attention flashinfer; scripts/setup --with-nvcc brings them")
+endif()
 
 # Machine code of one device generation each, no PTX: A100, L40 and RTX 40, H100 and H200, B200.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)

@@ -148,7 +148,8 @@ absl::Status CheckAttention(const Options& options, const Device& device, const 
           : device.accelerator->TileAttentionFault(model.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat,
                                                    model.head_dim);
   if (fault.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--attention ", options.attention, ": ", fault, "; allowed here: own"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--attention ", options.attention, ": ", fault, "; allowed here: own"));
 }
 
 absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options, const Device& device,
@@ -211,6 +212,7 @@ absl::StatusOr<std::unique_ptr<engine::Runner>> MakeOnDevice(const Options& opti
   runner.max_step_tokens = options.max_step_tokens;
   runner.tile_attention = options.attention == "flashinfer";
   if (options.batch_invariant) runner.row_multiple = model::kBatchInvariantRows;
+  NS_RETURN_IF_ERROR(engine::DeviceRunner::CheckTileAttention(description, runner));
   CacheRequest cache = CacheRequestOf(options, description);
   // What the layers work in takes its memory before the cache does.
   checkpoint->model->Reserve(runner.StepRows(), runner.StepRows());

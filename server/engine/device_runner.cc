@@ -6,10 +6,13 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/end_throws.h"
+#include "kernels/attention_tiles.h"
 #include "kernels/sample_rows.h"
 
 namespace normserve::engine {
@@ -53,12 +56,10 @@ std::optional<TileCut> CutOf(const model::ModelDescription& description, const D
   return TileCut{options.block_size, description.heads / description.kv_heads};
 }
 
-// What tiles of a step leave in parts, when its contexts are as long as can be.
-uint64_t PartBytes(const model::ModelDescription& d, const DeviceRunnerOptions& options) {
-  if (!options.tile_attention) return 0;
-  const kernels::AttentionTileShape one{1, 1, RoundUp(d.max_context_tokens, options.block_size) / options.block_size,
-                                        options.block_size, 1};
-  return static_cast<uint64_t>(options.StepRows() * one.splits() * d.heads * (d.head_dim + 1)) * sizeof(float);
+// Of `tokens` tokens whose contexts may be as long as can be.
+kernels::TileParts PartsOf(const model::ModelDescription& d, int64_t tokens) {
+  const int64_t splits = RoundUp(d.max_context_tokens, kernels::kTileKeys) / kernels::kTileKeys;
+  return {tokens, splits, d.heads, d.head_dim, d.dtype == "bfloat16" ? 2 : 4};
 }
 
 }  // namespace
@@ -79,6 +80,9 @@ DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Acce
   accelerator_->UseOnThisThread();
   const auto on_device = at::TensorOptions().device(accelerator_->device());
   cache_ = model_->MakeCache(int64_t{options.blocks} + 1, options.block_size, options.tile_attention);
+  if (options.tile_attention) {
+    tile_work_ = at::empty({PartsOf(description, options.StepRows()).bytes}, on_device.dtype(at::kByte));
+  }
   logits_ = at::empty({kMaxLogitsRows, description.vocab_size}, on_device.dtype(at::kFloat));
   work_ = at::empty_like(logits_);
   const int64_t rows = options.StepRows();
@@ -98,7 +102,9 @@ StepShape DeviceRunner::ShapeOf(const scheduler::Batch& batch) const {
     // Recordings are told apart by rows and table blocks: nothing else may vary.
     const int64_t rounded = RoundUp(RoundUpRows(shape.rows), row_multiple_);
     shape.tokens = shape.rows = shape.sequences = std::min(rounded, results_.size(0));
-    shape.table_blocks = RoundUpBlocks(batch.max_blocks);
+    // No context is longer than the model's.
+    const int64_t most = RoundUp(info_.max_context_tokens, info_.block_size) / info_.block_size;
+    shape.table_blocks = std::max<int64_t>(batch.max_blocks, std::min(RoundUpBlocks(batch.max_blocks), most));
     return shape;
   }
   shape.tokens = RoundUp(shape.tokens, row_multiple_);
@@ -173,7 +179,9 @@ void DeviceRunner::Record(const StepShape& shape, Recording& recording) {
 }
 
 void DeviceRunner::RunKernels(int64_t rows) {
-  const at::Tensor hidden = model_->Forward(arrays_.input(), cache_);
+  model::StepInput input = arrays_.input();
+  input.tile_work = tile_work_;
+  const at::Tensor hidden = model_->Forward(input, cache_);
   for (int64_t begin = 0; begin < rows; begin += kMaxLogitsRows) {
     const int64_t count = std::min(kMaxLogitsRows, rows - begin);
     at::Tensor logits = logits_.narrow(0, 0, count);
@@ -211,6 +219,16 @@ absl::StatusOr<std::vector<RowResult>> DeviceRunner::Finish() {
   return results;
 }
 
+absl::Status DeviceRunner::CheckTileAttention(const model::ModelDescription& description,
+                                              const DeviceRunnerOptions& options) {
+  if (!options.tile_attention) return absl::OkStatus();
+  if (PartsOf(description, options.StepRows()).elements <= kernels::kMostPartElements) return absl::OkStatus();
+  const int64_t most = kernels::kMostPartElements / PartsOf(description, 1).elements;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--max-step-tokens: ", options.max_step_tokens, "; allowed with --attention flashinfer and a context of ",
+                   description.max_context_tokens, ": at most ", most / options.row_multiple * options.row_multiple));
+}
+
 uint64_t DeviceRunner::BufferBytes(const model::ModelDescription& description,
                                    const DeviceRunnerOptions& options) {
   const uint64_t logits = 2 * kMaxLogitsRows * static_cast<uint64_t>(description.vocab_size) * sizeof(float);
@@ -220,7 +238,9 @@ uint64_t DeviceRunner::BufferBytes(const model::ModelDescription& description,
   const uint64_t widened = widens ? 2 * static_cast<uint64_t>(description.vocab_size * description.hidden_size) *
                                         sizeof(float)
                                   : 0;
-  return kWorkBytes + PartBytes(description, options) + widened + logits + block + static_cast<uint64_t>(options.StepRows()) * kRowBytes;
+  const int64_t parts = options.tile_attention ? PartsOf(description, options.StepRows()).bytes : 0;
+  return kWorkBytes + static_cast<uint64_t>(parts) + widened + logits + block +
+         static_cast<uint64_t>(options.StepRows()) * kRowBytes;
 }
 
 }  // namespace normserve::engine

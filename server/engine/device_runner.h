@@ -48,6 +48,8 @@ class DeviceRunner final : public Runner {
   absl::StatusOr<std::vector<RowResult>> Finish() override;
   Recorded recorded() const override { return recorded_; }
 
+  // Whether attention by tiles can do steps of such a size: an error that names the flag, and what is allowed.
+  static absl::Status CheckTileAttention(const model::ModelDescription& description, const DeviceRunnerOptions& options);
   // Bytes on the device beside the model and its cache, before the first step: for sizing the cache.
   static uint64_t BufferBytes(const model::ModelDescription& description,
                               const DeviceRunnerOptions& options);
@@ -75,6 +77,7 @@ class DeviceRunner final : public Runner {
   model::KvCache cache_;
   SampleTasks sample_tasks_;
   StepArrays arrays_;
+  at::Tensor tile_work_;     // [bytes], of attention by tiles
   at::Tensor logits_;        // [rows of a slice, vocab]
   at::Tensor work_;          // the same, for sampling
   at::Tensor results_;       // [rows, sizeof(SampledRow)] bytes

@@ -97,8 +97,8 @@ void StepArrays::Fill(const scheduler::Batch& batch, const SampleTasks& tasks, c
             Host<TokenAdjustment>(layout.adjustments));
 }
 
-// Tokens beyond the batch belong to the last sequence, which is none of the batch's: they read the padding block
-// and write nothing. Rows beyond the batch are theirs, or its last token's, and are sampled greedily.
+// Tokens beyond the batch belong to the last sequence, which is none of the batch's: they read the padding block,
+// or by tiles nothing, and write nothing. Rows beyond the batch are theirs, or its last token's, and are sampled greedily.
 void StepArrays::Pad(const scheduler::Batch& batch, const StepShape& shape, const Layout& layout) {
   const int64_t more_sequences = shape.sequences - batch.sequences;
   std::fill_n(Host<int32_t>(layout.block_tables) + batch.sequences * shape.table_blocks,

@@ -4,8 +4,8 @@
 // the device; ours (attention_tiles.h) keeps both tile sizes fixed, so a row's bits do not depend on its batch.
 #pragma once
 
-// FlashInfer's headers, pinned by scripts/flashinfer-requirements.txt.
 #include <cuda_bf16.h>
+// FlashInfer's headers, pinned by scripts/flashinfer-requirements.txt.
 #include <flashinfer/attention/default_prefill_params.cuh>
 #include <flashinfer/attention/prefill.cuh>
 #include <flashinfer/attention/variants.cuh>

@@ -126,9 +126,9 @@ void CheckTokens(const at::Tensor& token_sequence, const at::Tensor& positions, 
 
 void PagedAttentionOp(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
                        const at::Tensor& block_tables, const at::Tensor& token_sequence,
-                       const at::Tensor& positions, const MaybeTensor& tiles, double scale,
-                       int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size,
-                       const at::Tensor& out) {
+                       const at::Tensor& positions, const MaybeTensor& tiles,
+                       const MaybeTensor& tile_work, double scale, int64_t heads, int64_t kv_heads,
+                       int64_t head_dim, int64_t block_size, const at::Tensor& out) {
   CheckShape(heads, kv_heads, head_dim, block_size);
   const int64_t tokens = qkv.size(0);
   AttentionRows rows;
@@ -157,7 +157,19 @@ void PagedAttentionOp(const at::Tensor& qkv, const at::Tensor& k_cache, const at
   CheckTokens(token_sequence, positions, block_tables.size(0), block_tables.size(1) * block_size);
   if (!tiles.has_value()) return RunAttentionRows(rows, tokens, block_tables.size(1) * block_size);
   const AttentionTileShape shape{tokens, block_tables.size(0), block_tables.size(1), block_size, heads / kv_heads};
-  RunAttentionTiles(rows, shape, CheckInts("tiles", *tiles, AttentionTilesLayout(shape).ints));
+  const int32_t* ints = CheckInts("tiles", *tiles, AttentionTilesLayout(shape).ints);
+  const TileParts parts(tokens, shape.splits(), heads, head_dim, qkv.element_size());
+  TORCH_CHECK(tile_work.has_value() && tile_work->is_contiguous() && tile_work->scalar_type() == at::kByte &&
+                  tile_work->numel() >= parts.bytes,
+              "tile_work: expected at least ", parts.bytes, " packed bytes");
+  TORCH_CHECK(parts.elements <= kMostPartElements, "tiles: ", parts.elements, " elements in parts; allowed: at most ",
+              kMostPartElements);
+  AttentionTileArgs args{rows, shape, ints};
+  if (parts.rows > 0) {
+    args.partial = tile_work->data_ptr<uint8_t>();
+    args.partial_stats = reinterpret_cast<float*>(tile_work->data_ptr<uint8_t>() + parts.stats_at);
+  }
+  if (tokens > 0) RunAttentionTiles(args);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention_tiles.h"
 #include "kernels/norm_rows.h"
 #include "kernels/qkv_rows.h"
 
@@ -27,6 +28,16 @@ struct AttentionRows {
   int64_t block_size = 0;  // a multiple of 16
   void* out = nullptr;     // [tokens, heads * head_dim]
   int64_t out_stride = 0;
+};
+
+// PagedAttention by tiles. The caches have the type of qkv, out is packed, keys lie by position. `partial` and
+// `partial_stats` are as TileParts says; both null where the shape has one split.
+struct AttentionTileArgs {
+  AttentionRows rows;
+  AttentionTileShape shape;
+  const int32_t* tiles = nullptr;  // as AttentionTilesLayout has it
+  void* partial = nullptr;
+  float* partial_stats = nullptr;
 };
 
 // Items [begin, end) of tokens * kv_heads on the CPU; item = token * kv_heads + kv head.

@@ -18,9 +18,18 @@ int64_t Place(int64_t& end, int64_t count) {
 
 }  // namespace
 
+TileParts::TileParts(int64_t tokens, int64_t splits, int64_t heads, int64_t head_dim, int64_t element_bytes) {
+  if (splits < 2) return;
+  rows = tokens * splits;
+  elements = rows * heads * head_dim;
+  stats_at = CeilDiv(elements * element_bytes, 16) * 16;
+  bytes = stats_at + rows * heads * static_cast<int64_t>(sizeof(float));
+}
+
 AttentionTilesLayout::AttentionTilesLayout(const AttentionTileShape& shape) {
-  // Every sequence may end with a tile that is not full.
-  const int64_t query_tiles = CeilDiv(shape.tokens * shape.group, kTileRows) + shape.sequences;
+  // Every sequence may end with a tile that is not full; where each has one token, it is that token's.
+  const int64_t query_tiles = std::min(CeilDiv(shape.tokens * shape.group, kTileRows) + shape.sequences,
+                                       shape.tokens * CeilDiv(shape.group, kTileRows));
   tiles = CeilDiv(query_tiles * shape.splits(), 4) * 4;
   query_begin = Place(ints, shape.sequences + 1);
   table_begin = Place(ints, shape.sequences + 1);

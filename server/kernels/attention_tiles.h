@@ -23,6 +23,18 @@ struct AttentionTileShape {
   int64_t splits() const { return (table_blocks * block_size + kTileKeys - 1) / kTileKeys; }
 };
 
+// What a step's tiles leave in parts, to be merged: nothing where no context can be longer than a split.
+struct TileParts {
+  int64_t rows = 0;           // [rows, heads, head_dim] of the activations' type, and [rows, heads] float32
+  int64_t elements = 0;
+  int64_t bytes = 0;          // of both
+  int64_t stats_at = 0;       // bytes; the parts come first
+
+  TileParts(int64_t tokens, int64_t splits, int64_t heads, int64_t head_dim, int64_t element_bytes);
+};
+// FlashInfer counts elements of parts in 32 bits.
+inline constexpr int64_t kMostPartElements = (int64_t{1} << 32) - 1;
+
 // Offsets in ints. A sequence's queries are neighbours, and its last ones. Sequences without a token have none.
 struct AttentionTilesLayout {
   explicit AttentionTilesLayout(const AttentionTileShape& shape);

@@ -9,7 +9,6 @@
 
 #include "kernels/activate_rows.h"
 #include "kernels/attention_rows.h"
-#include "kernels/attention_tiles.h"
 #include "kernels/norm_rows.h"
 #include "kernels/qkv_rows.h"
 #include "kernels/sample_rows.h"
@@ -40,16 +39,7 @@ int64_t AttentionScratchFloats(const AttentionRows& args, int64_t tokens, int64_
 void AttentionRowsCuda(const AttentionRows& args, int64_t tokens, int64_t max_context, float* scratch,
                        CudaStream stream);
 
-// attention_tiles_cuda.cc: attention by tiles. The caches have the type of qkv, out is packed, keys lie by position.
-// `partial` is [tokens * splits, heads * head_dim] of that type, `partial_stats` [tokens * splits, heads]; both null
-// where the shape has one split.
-struct AttentionTileArgs {
-  AttentionRows rows;
-  AttentionTileShape shape;
-  const int32_t* tiles = nullptr;  // as AttentionTilesLayout has it, on the device
-  void* partial = nullptr;
-  float* partial_stats = nullptr;
-};
+// attention_tiles_cuda.cc
 // Why models with such heads have no attention by tiles here; empty: they have.
 std::string AttentionTilesFault(RowType type, int64_t head_dim);
 // What went wrong, as a sentence; empty: nothing.

@@ -11,7 +11,6 @@
 
 #include "kernels/activate_rows.h"
 #include "kernels/attention_rows.h"
-#include "kernels/attention_tiles.h"
 #include "kernels/norm_rows.h"
 #include "kernels/op_args.h"
 #include "kernels/qkv_rows.h"
@@ -27,8 +26,8 @@ void RunActivateRows(const ActivateRows& args, int64_t rows);
 void RunQkvRows(const QkvRows& args, int64_t tokens);
 // `max_context` is the number of positions that the block tables can name.
 void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_context);
-// The same by tiles: `tiles` is on the device. A TORCH_CHECK failure where the device has no such kernel.
-void RunAttentionTiles(const AttentionRows& args, const AttentionTileShape& shape, const int32_t* tiles);
+// A TORCH_CHECK failure where the device has no such kernel.
+void RunAttentionTiles(const AttentionTileArgs& args);
 
 // The Linear operator (linear_cpu.cc, linear_cuda.cc), and the same with h += y; y = next(h) of `residual` in one
 // pass: false, and nothing done, where the device has no such pass for these rows or this norm.

@@ -37,7 +37,7 @@ void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t) {
            [&](int64_t begin, int64_t end) { AttentionRowsCpu(args, begin, end); });
 }
 
-void RunAttentionTiles(const AttentionRows&, const AttentionTileShape&, const int32_t*) {
+void RunAttentionTiles(const AttentionTileArgs&) {
   TORCH_CHECK(false, "tiles: not on the CPU");
 }
 

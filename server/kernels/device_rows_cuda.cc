@@ -54,19 +54,8 @@ void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_con
                     CurrentStream());
 }
 
-void RunAttentionTiles(const AttentionRows& args, const AttentionTileShape& shape, const int32_t* tiles) {
-  if (shape.tokens == 0) return;
-  AttentionTileArgs tile_args{args, shape, tiles};
-  at::Tensor partial, stats;
-  if (shape.splits() > 1) {
-    const int64_t rows = shape.tokens * shape.splits();
-    partial = StreamScratch({rows, args.heads * args.head_dim},
-                            args.type == RowType::kBFloat16 ? at::kBFloat16 : at::kFloat);
-    stats = StreamScratch({rows, args.heads}, at::kFloat);
-    tile_args.partial = partial.data_ptr();
-    tile_args.partial_stats = stats.data_ptr<float>();
-  }
-  const std::string fault = AttentionTilesCuda(tile_args, CurrentStream());
+void RunAttentionTiles(const AttentionTileArgs& args) {
+  const std::string fault = AttentionTilesCuda(args, CurrentStream());
   TORCH_CHECK(fault.empty(), "attention by tiles: ", fault);
 }
 

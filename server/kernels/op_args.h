@@ -42,9 +42,9 @@ using QkvSignature = void(const at::Tensor& qkv, Numbers q_norm, const MaybeTens
 using AttentionSignature = void(const at::Tensor& qkv, const at::Tensor& k_cache,
                                 const at::Tensor& v_cache, const at::Tensor& block_tables,
                                 const at::Tensor& token_sequence, const at::Tensor& positions,
-                                const MaybeTensor& tiles, double scale, int64_t heads,
-                                int64_t kv_heads, int64_t head_dim, int64_t block_size,
-                                const at::Tensor& out);
+                                const MaybeTensor& tiles, const MaybeTensor& tile_work,
+                                double scale, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                                int64_t block_size, const at::Tensor& out);
 using ActivateSignature = void(const at::Tensor& x, int64_t activation, Numbers gate_norm,
                                const MaybeTensor& gate_gamma, const MaybeTensor& gate_beta,
                                Numbers up_norm, const MaybeTensor& up_gamma,

@@ -29,7 +29,7 @@ TORCH_LIBRARY(normserve, m) {
       "int kv_heads, int head_dim, int block_size, Tensor(b!) k_cache, Tensor(c!) v_cache) -> ()");
   m.def(
       "paged_attention(Tensor qkv, Tensor k_cache, Tensor v_cache, Tensor block_tables, "
-      "Tensor token_sequence, Tensor positions, Tensor? tiles, float scale, int heads, int kv_heads, "
+      "Tensor token_sequence, Tensor positions, Tensor? tiles, Tensor? tile_work, float scale, int heads, int kv_heads, "
       "int head_dim, int block_size, Tensor(a!) out) -> ()");
   m.def(
       "activate(Tensor x, int activation, float[] gate_norm, Tensor? gate_gamma, "
@@ -120,12 +120,12 @@ void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor
 
 void PagedAttention(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
                     const at::Tensor& block_tables, const at::Tensor& token_sequence,
-                    const at::Tensor& positions, const at::Tensor& tiles, float scale,
-                    const AttentionShape& shape, at::Tensor& out) {
+                    const at::Tensor& positions, const at::Tensor& tiles, const at::Tensor& tile_work,
+                    float scale, const AttentionShape& shape, at::Tensor& out) {
   static const auto op = Find<AttentionSignature>("normserve::paged_attention");
   const Direct direct;
-  op.call(qkv, k_cache, v_cache, block_tables, token_sequence, positions, Maybe(tiles), scale, shape.heads,
-          shape.kv_heads, shape.head_dim, shape.block_size, out);
+  op.call(qkv, k_cache, v_cache, block_tables, token_sequence, positions, Maybe(tiles), Maybe(tile_work), scale,
+          shape.heads, shape.kv_heads, shape.head_dim, shape.block_size, out);
 }
 
 void Activate(const at::Tensor& x, Activation activation, const OptionalNorm& gate_norm,

@@ -91,12 +91,14 @@ void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor
 //   token_sequence [tokens] int32: row of block_tables
 //   block_tables   [sequences, max_blocks] int32
 //   tiles          [AttentionTilesLayout::ints] int32: attention by tiles (attention_tiles.h), where the device has
-//                  it (Accelerator::TileAttentionFault) and keys lie by position; undefined: by the kernels' own way
+//                  it (Accelerator::TileAttentionFault) and keys lie by position; undefined: by the kernels' own way.
+//                  Rows that no tile names are padding: what they get means nothing
+//   tile_work      with tiles: at least TileParts::bytes bytes, overwritten
 //   out            [tokens, heads * head_dim] act
 void PagedAttention(const at::Tensor& qkv, const at::Tensor& k_cache, const at::Tensor& v_cache,
                     const at::Tensor& block_tables, const at::Tensor& token_sequence,
-                    const at::Tensor& positions, const at::Tensor& tiles, float scale,
-                    const AttentionShape& shape, at::Tensor& out);
+                    const at::Tensor& positions, const at::Tensor& tiles, const at::Tensor& tile_work,
+                    float scale, const AttentionShape& shape, at::Tensor& out);
 
 // y = act(N_gate(gate)) * N_up(up) for kSiluGate, y = act(N_gate(x)) for kGeluErf (up absent).
 // x [tokens, 2F] or [tokens, F] act; y [tokens, F] act. group_width 0 is F.

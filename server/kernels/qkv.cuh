@@ -136,14 +136,13 @@ struct QkvUnit {
     if (part == 0) return StoreFloats<V>(v, q + element);
     const int64_t block = slot / a.block_size, offset = slot % a.block_size;
     const int64_t base = block * a.kv_heads * a.head_dim * a.block_size;
+    C* to = static_cast<C*>(part == 1 ? a.k_cache : a.v_cache) + base;
     if (part == 1 && !a.keys_by_position) {
-      C* to = static_cast<C*>(a.k_cache) + base + offset;
-      for (int j = 0; j < V; ++j) to[(element + j) * a.block_size] = FromFloat<C>(v[j]);
+      for (int j = 0; j < V; ++j) to[offset + (element + j) * a.block_size] = FromFloat<C>(v[j]);
       return;
     }
     const int dim = static_cast<int>(a.head_dim), head = element / dim;
-    C* to = static_cast<C*>(part == 1 ? a.k_cache : a.v_cache);
-    StoreFloats<V>(v, to + base + (head * a.block_size + offset) * dim + element % dim);
+    StoreFloats<V>(v, to + (head * a.block_size + offset) * dim + element % dim);
   }
 
   // Pair (r, i) of two elements a quarter turn apart: r' = r c - i s, i' = i c + r s.
@@ -190,7 +189,7 @@ struct QkvUnit {
 // Grid [tokens, units of q + k + v]. Dynamic shared memory: kQkvPartials floats, the staged unit,
 // its groups. V is 1, or 16 bytes of T where every width, stride and pointer allows it.
 template <typename T, typename C, int V>
-__global__ void __launch_bounds__(kQkvMaxThreads) QkvKernel(QkvRows a, QkvPlan plan) {
+__global__ void __launch_bounds__(kQkvMaxThreads, 2) QkvKernel(QkvRows a, QkvPlan plan) {
   DYN_SHARED(float, partial);
   char* shared = reinterpret_cast<char*>(partial + kQkvPartials);
   const int64_t token = blockIdx.x;

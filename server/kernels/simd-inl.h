@@ -105,29 +105,31 @@ HWY_INLINE VF ExpVec(DF d, VF x) {
   return hn::IfThenElse(hn::IsNaN(x), x, e);
 }
 
-// tanh(x): odd, within 2e-7, tanh(x) = x for tiny and subnormal x, +-1 far out, NaN for NaN.
+// tanh(x): odd, within 2e-7 (absolutely and relatively), tanh(x) = x for tiny and subnormal x, +-1 far out, NaN for
+// NaN. One formula for all x: t / (t + 2) for t = e^2|x| - 1, which is 2^n p + (2^n - 1) for p = e^2r - 1 and
+// |x| = n ln2 / 2 + r. Nothing cancels: near zero n is 0 and t is p itself.
 HWY_INLINE VF TanhVec(DF d, VF x) {
   const hn::RebindToSigned<DF> di;
-  const VF one = hn::Set(d, 1.0f);
-  const VF a = hn::Abs(x);
-  // Below 0.625: x + x^3 P(x^2), P a minimax fit on [0, 0.65] (fit error 7e-9).
-  const VF x2 = hn::Mul(x, x);
-  VF p = hn::Set(d, -5.528631154e-03f);
-  p = hn::MulAdd(p, x2, hn::Set(d, 2.048331313e-02f));
-  p = hn::MulAdd(p, x2, hn::Set(d, -5.369296670e-02f));
-  p = hn::MulAdd(p, x2, hn::Set(d, 1.333089918e-01f));
-  p = hn::MulAdd(p, x2, hn::Set(d, -3.333326280e-01f));
-  const VF small = hn::MulAdd(hn::Mul(p, x2), x, x);
-  // Above: 1 - 2 / (e^2a + 1), with e^2a as in ExpVec; 2a <= 20 needs one factor of two only.
-  const auto nan = hn::IsNaN(x);
-  const VF y = hn::Min(hn::IfThenElse(nan, one, hn::Add(a, a)), hn::Set(d, 20.0f));
-  const VF n = hn::Round(hn::Mul(y, hn::Set(d, 1.44269504088896341f)));
-  const VF e =
-      hn::Mul(ExpReduced(d, y, n),
-              hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)))));
-  const VF large = hn::CopySign(hn::Sub(one, hn::Div(hn::Set(d, 2.0f), hn::Add(e, one))), x);
-  const VF y0 = hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), small, large);
-  return hn::IfThenElse(nan, x, y0);
+  const VF two = hn::Set(d, 2.0f);
+  // From 9.02 on the result is 1. Not a minimum: a NaN stays.
+  const VF most = hn::Set(d, 9.5f), size = hn::Abs(x);
+  const VF a = hn::IfThenElse(hn::Gt(size, most), most, size);
+  // So large that the sum's last bit is a 1: it holds n, rounded, plus the exponent's bias.
+  const VF bias = hn::Set(d, 12582912.0f + 127.0f);
+  const VF biased = hn::MulAdd(a, hn::Set(d, 2.88539008177792682f), bias);
+  const VF n = hn::Sub(biased, bias);
+  const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, biased)));
+  VF r = hn::NegMulAdd(n, hn::Set(d, 0.3466796875f), a);
+  r = hn::NegMulAdd(n, hn::Set(d, -1.06097220027345292e-4f), r);
+  // p = 2r + r^2 Q(r): Q a minimax fit on |r| <= ln2 / 4 (fit error 1.4e-8 of p).
+  VF q = hn::Set(d, 8.884733315e-02f);
+  q = hn::MulAdd(q, r, hn::Set(d, 2.677497879e-01f));
+  q = hn::MulAdd(q, r, hn::Set(d, 6.666755403e-01f));
+  q = hn::MulAdd(q, r, hn::Set(d, 1.333323095e+00f));
+  q = hn::MulAdd(q, r, hn::Set(d, 1.999999922e+00f));
+  const VF p = hn::MulAdd(hn::Mul(r, r), q, hn::Add(r, r));
+  const VF t = hn::MulAdd(p, power, hn::Sub(power, hn::Set(d, 1.0f)));
+  return hn::CopySign(hn::Div(t, hn::Add(t, two)), x);
 }
 
 // silu(x) = x / (1 + e^-x).

@@ -17,7 +17,8 @@ void Attention::Run(const LayerStep& step, const at::Tensor& x) const {
   kernels::QkvNormRotaryWrite(s.qkv, parts_.norms, step.cos_sin, parts_.pairs,
                               step.input.positions, step.input.slots, shape, keys, values);
   kernels::PagedAttention(s.qkv, keys, values, step.input.block_tables, step.input.token_sequence,
-                          step.input.positions, step.input.tiles, parts_.scale, shape, s.attended);
+                          step.input.positions, step.input.tiles, step.input.tile_work, parts_.scale, shape,
+                          s.attended);
 }
 
 void Attention::SeeProjectionNorms(const LayerStep& step) const {

@@ -76,6 +76,7 @@ struct StepInput {
   at::Tensor block_tables;    // [sequences, max_blocks]
   at::Tensor logits_rows;     // [rows], indices into tokens: where logits are wanted
   at::Tensor tiles;           // of attention, see kernels::PagedAttention; undefined: none are wanted
+  at::Tensor tile_work;       // with tiles
 };
 
 // Keys and values of every layer, paged. Owned by the engine's runner.

@@ -2,7 +2,9 @@
 // What stands in for FlashInfer's kernel, which cannot run here: a loop that takes from the tiles' arrays what that
 // kernel takes from them, so that the arrays, the layout of the cache and the way through the server are tested.
 // Of FlashInfer's own code it proves nothing.
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/cuda_rows.h"
 #include "kernels/vectors.cuh"
@@ -72,7 +74,8 @@ class TileLoop {
       for (int64_t p = from; p < to; ++p) v += weights[static_cast<size_t>(p - from)] * ToFloat(at(a_.v_cache, p)[d]);
       to_row[d] = FromFloat<T>(static_cast<float>(to > from ? v / sum : 0));
     }
-    if (!whole) args_.partial_stats[out * a_.heads + head] = static_cast<float>(to > from ? max + std::log(sum) : -INFINITY);
+    if (whole) return;
+    args_.partial_stats[out * a_.heads + head] = to > from ? static_cast<float>(max + std::log(sum)) : -INFINITY;
   }
 
   void Merge(int64_t token) const {

@@ -90,8 +90,11 @@ std::pair<at::Tensor, at::Tensor> Attend(const World& world, const std::vector<Q
   at::Tensor tiles = at::empty({AttentionTilesLayout(shape).ints}, at::kInt);
   FillAttentionTiles(shape, tokens, sequence.data(), position.data(), tiles.data_ptr<int32_t>());
   at::Tensor own = at::empty({tokens, kShape.heads * kShape.head_dim}, qkv.options()), tiled = at::empty_like(own);
-  PagedAttention(qkv, world.transposed, world.values, table, Ints(sequence), Ints(position), {}, 0.25f, kShape, own);
-  PagedAttention(qkv, world.by_position, world.values_too, table, Ints(sequence), Ints(position), tiles, 0.25f,
+  const TileParts parts(tokens, shape.splits(), kShape.heads, kShape.head_dim, qkv.element_size());
+  const at::Tensor work = at::empty({parts.bytes}, at::kByte);
+  PagedAttention(qkv, world.transposed, world.values, table, Ints(sequence), Ints(position), {}, {}, 0.25f, kShape,
+                 own);
+  PagedAttention(qkv, world.by_position, world.values_too, table, Ints(sequence), Ints(position), tiles, work, 0.25f,
                  kShape, tiled);
   return {own, tiled};
 }
@@ -133,14 +136,23 @@ TEST_P(AttentionTilesOpTest, ARowsBitsDoNotDependOnItsBatch) {
 
 TEST_P(AttentionTilesOpTest, KeysLieByPositionWhereTilesAreGivenAndOnlyThere) {
   const World world({20}, GetParam(), Rotary(20));
-  const at::Tensor zero = at::zeros({1}, at::kInt), q = world.qkv[0].narrow(0, 0, 1), table = world.tables.narrow(0, 0, 1);
-  const AttentionTileShape shape{1, 1, table.size(1), kShape.block_size, 3};
-  at::Tensor tiles = at::zeros({AttentionTilesLayout(shape).ints}, at::kInt);
+  const at::Tensor zero = at::zeros({1}, at::kInt), q = world.qkv[0].narrow(0, 0, 1);
+  const at::Tensor table = at::zeros({1, 40}, at::kInt);  // two splits
+  const AttentionTileShape shape{1, 1, 40, kShape.block_size, 3};
+  const at::Tensor tiles = at::zeros({AttentionTilesLayout(shape).ints}, at::kInt);
+  const TileParts parts(1, 2, kShape.heads, kShape.head_dim, q.element_size());
+  const at::Tensor work = at::empty({parts.bytes}, at::kByte);
   at::Tensor out = at::empty({1, 120}, q.options());
-  EXPECT_THROW(PagedAttention(q, world.by_position, world.values_too, table, zero, zero, {}, 1.0f, kShape, out), c10::Error);
-  EXPECT_THROW(PagedAttention(q, world.transposed, world.values, table, zero, zero, tiles, 1.0f, kShape, out), c10::Error);
-  EXPECT_THROW(PagedAttention(q, world.by_position, world.values_too, table, zero, zero, tiles.narrow(0, 4, 8), 1.0f,
-                              kShape, out), c10::Error);
+  const auto attend = [&](bool by_position, const at::Tensor& ints, const at::Tensor& bytes) {
+    PagedAttention(q, by_position ? world.by_position : world.transposed, world.values, table, zero, zero, ints, bytes,
+                   1.0f, kShape, out);
+  };
+  EXPECT_THROW(attend(true, {}, {}), c10::Error);
+  EXPECT_THROW(attend(false, tiles, work), c10::Error);
+  EXPECT_THROW(attend(true, tiles.narrow(0, 4, 8), work), c10::Error);
+  EXPECT_THROW(attend(true, tiles, {}), c10::Error);
+  EXPECT_THROW(attend(true, tiles, work.narrow(0, 1, parts.bytes - 1)), c10::Error);
+  attend(true, tiles, work);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionTilesOpTest, testing::Values(at::kFloat, at::kBFloat16));

@@ -276,7 +276,7 @@ struct Sequence {
     Guarded out(rows.numel(), shape.heads * shape.head_dim, qkv.scalar_type(), layout);
     const at::Tensor zeros = at::zeros_like(rows);
     PagedAttention(qkv.index_select(0, rows), cache.k, cache.v, cache.tables, zeros,
-                   positions.index_select(0, rows), {}, 0.25f, shape, out.view());
+                   positions.index_select(0, rows), {}, {}, 0.25f, shape, out.view());
     out.ExpectBandIntact("out");
     return out.view().contiguous();
   }
@@ -327,7 +327,7 @@ TEST(PagedAttention, Float32ActivationsOverBfloat16Cache) {
     EXPECT_TRUE(SameBits(v, ReadBack(exact, slots).second.to(at::kBFloat16))) << target;
     at::Tensor out = at::empty({70, 480});
     PagedAttention(b, rounded.k, rounded.v, rounded.tables, at::zeros({70}, at::kInt), positions,
-                   {}, 0.25f, shape, out);
+                   {}, {}, 0.25f, shape, out);
     const at::Tensor want = AttentionOracle(Split(b, shape, 0), k, v, positions, 0.25);
     ExpectClose(out, want.view({70, -1}), 1e-5, 1e-5, target);
   }
@@ -390,9 +390,9 @@ TEST(PagedAttention, RefusesPositionsOutsideTheTable) {
   at::Tensor out = at::empty({1, 32});
   const at::Tensor zero = at::zeros({1}, at::kInt), far = at::full({1}, 16, at::kInt);
   const at::Tensor q = s.qkv.slice(0, 0, 1);
-  EXPECT_THROW(PagedAttention(q, s.cache.k, s.cache.v, s.cache.tables, zero, far, {}, 1.0f, s.shape, out),
+  EXPECT_THROW(PagedAttention(q, s.cache.k, s.cache.v, s.cache.tables, zero, far, {}, {}, 1.0f, s.shape, out),
                c10::Error);
-  EXPECT_THROW(PagedAttention(q, s.cache.k, s.cache.v, s.cache.tables, far, zero, {}, 1.0f, s.shape, out),
+  EXPECT_THROW(PagedAttention(q, s.cache.k, s.cache.v, s.cache.tables, far, zero, {}, {}, 1.0f, s.shape, out),
                c10::Error);
 }
 

@@ -102,7 +102,7 @@ TEST(Ops, AttentionMatchesAten) {
        pos.remainder(block)).to(at::kInt);
   QkvNormRotaryWrite(qkv, {}, at::Tensor(), RotaryPairs::kNone, pos, slots, shape, kc, vc);
   at::Tensor out = at::empty({context, heads * dim});
-  PagedAttention(qkv, kc, vc, table, at::zeros({context}, at::kInt), pos, {}, 0.3f, shape, out);
+  PagedAttention(qkv, kc, vc, table, at::zeros({context}, at::kInt), pos, {}, {}, 0.3f, shape, out);
   const auto split = [&](int64_t at, int64_t n) {
     return qkv.slice(1, at * dim, (at + n) * dim).view({context, n, dim}).transpose(0, 1);
   };

@@ -140,6 +140,10 @@ int Main(int argc, char** argv) {
   } else {
     device = OpenDeviceOrExit(settings.device);
   }
+  if (settings.attention != "own" && device == nullptr) {
+    std::fprintf(stderr, "--attention %s: not on the CPU\n", settings.attention.c_str());
+    return 2;
+  }
   auto model = model::CausalLm::Load(settings.directory, LoadOptionsOf(settings, device.get()));
   if (!model.ok()) {
     std::fprintf(stderr, "%s\n", model.status().ToString().c_str());

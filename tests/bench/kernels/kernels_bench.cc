@@ -128,7 +128,7 @@ void BM_Attention(benchmark::State& state) {
   ThreadPool pool(static_cast<int>(state.range(1)));
   const ScopedPool scope(&pool);
   for (auto _ : state) {
-    PagedAttention(qkv, k, v, tables, sequence, positions, {}, 0.125f, shape, out);
+    PagedAttention(qkv, k, v, tables, sequence, positions, {}, {}, 0.125f, shape, out);
   }
   const double calls = static_cast<double>(state.iterations());
   state.counters["kv_GB/s"] =
