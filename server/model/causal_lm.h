@@ -75,8 +75,8 @@ struct StepInput {
   at::Tensor token_sequence;  // [tokens], row of block_tables
   at::Tensor block_tables;    // [sequences, max_blocks]
   at::Tensor logits_rows;     // [rows], indices into tokens: where logits are wanted
-  at::Tensor tiles;           // of attention, see kernels::PagedAttention; undefined: none are wanted
-  at::Tensor tile_work;       // with tiles
+  at::Tensor tiles{};         // of attention, see kernels::PagedAttention; undefined: none are wanted
+  at::Tensor tile_work{};     // with tiles
 };
 
 // Keys and values of every layer, paged. Owned by the engine's runner.

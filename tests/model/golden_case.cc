@@ -125,7 +125,7 @@ at::Tensor SequenceRunner::FeedFor(const std::vector<std::vector<int32_t>>& toke
     }
   }
   const StepInput input{Int32(ids),    Int32(positions), Int32(slots),
-                        Int32(owners), block_tables_,    Int32(logits_rows),   {}, {}};
+                        Int32(owners), block_tables_,    Int32(logits_rows)};
   const Probe probe = [&](std::string_view name, const at::Tensor& value) {
     (*seen)[std::string(name)] = value.to(at::kFloat, false, /*copy=*/true);
   };
