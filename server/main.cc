@@ -80,6 +80,7 @@ absl::StatusOr<ModelInService> LoadModel(const app::NamedModel& named, const app
                             {"device", card.device},
                             {"dtype", card.dtype},
                             {"quantization", card.quantization},
+                            {"attention", options.attention},
                             {"kv_cache_tokens", card.kv_cache_tokens},
                             {"kv_cache_bytes", card.kv_cache_bytes},
                             {"seconds", absl::ToDoubleSeconds(absl::Now() - start)}});

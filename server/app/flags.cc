@@ -113,7 +113,8 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
           ->type_name("TOKENS");
   app.add_option("--kv-cache-memory", raw.kv_cache_memory,
                  "Size of each model's KV cache, in bytes (suffixes K, M, G, T). [default: what "
-                 "max-running full contexts need, at most a quarter of free memory and 4 GiB]")
+                 "max-running full contexts need, at most a quarter of free memory and 4 GiB; on a GPU at most what "
+                 "memory-fraction leaves]")
       ->type_name("BYTES")
       ->excludes(tokens);
   app.add_option("--attention", o.attention,

@@ -140,16 +140,20 @@ absl::Status CheckQuantization(const char* flag, const std::string& type, const 
                                                  "; allowed there: none, int8, ", on_cpu ? "int4" : "fp8"));
 }
 
+absl::Status CheckDeviceHasAttention(const Options& options, const Device& device) {
+  if (options.attention == "own" || device.accelerator != nullptr) return absl::OkStatus();
+  const std::string why = device.why_cpu.empty() ? "" : absl::StrCat(", which --device auto took: ", device.why_cpu);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--attention ", options.attention, ": not on cpu", why, "; allowed there: own"));
+}
+
 absl::Status CheckAttention(const Options& options, const Device& device, const model::ModelDescription& model) {
   if (options.attention == "own") return absl::OkStatus();
-  const std::string fault =
-      device.accelerator == nullptr
-          ? "not on cpu"
-          : device.accelerator->TileAttentionFault(model.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat,
-                                                   model.head_dim);
+  const at::ScalarType activations = model.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  const std::string fault = device.accelerator->TileAttentionFault(activations, model.head_dim);
   if (fault.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--attention ", options.attention, ": ", fault, "; allowed here: own"));
+      absl::StrCat("--attention ", options.attention, ": ", fault, "; --attention own takes every model"));
 }
 
 absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options, const Device& device,
@@ -160,6 +164,7 @@ absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options,
   }
   NS_RETURN_IF_ERROR(CheckQuantization("--quantize", options.quantize, device));
   NS_RETURN_IF_ERROR(CheckQuantization("--quantize-head", options.quantize_head, device));
+  NS_RETURN_IF_ERROR(CheckDeviceHasAttention(options, device));
   if (device.accelerator != nullptr) device.accelerator->UseOnThisThread();
   Checkpoint out;
   NS_ASSIGN_OR_RETURN(out.defaults, LoadGenerationDefaults(named.directory));

@@ -9,7 +9,7 @@ std::string RunFlashInfer64(const AttentionTileArgs& args, CudaStream stream);  
 std::string RunFlashInfer128(const AttentionTileArgs& args, CudaStream stream);  // attention_flashinfer_128.cu
 
 std::string AttentionTilesFault(RowType type, int64_t head_dim) {
-  if (type != RowType::kBFloat16) return "FlashInfer's kernel takes bfloat16 only";
+  if (type != RowType::kBFloat16) return "FlashInfer's kernel takes --dtype bfloat16 only";
   if (head_dim == 64 || head_dim == 128) return "";
   return "FlashInfer's kernel is built for heads of 64 and 128, this model's have " + std::to_string(head_dim);
 }

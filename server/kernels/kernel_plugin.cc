@@ -20,7 +20,9 @@ absl::StatusOr<std::unique_ptr<Accelerator>> OpenKernelPlugin(const std::string&
   }
   // Never closed: the dispatcher keeps pointers into it.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return absl::FailedPreconditionError(dlerror());
+  if (library == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(file, " cannot be loaded: ", dlerror(), " (see docs/cuda.md)"));
+  }
   const auto open =
       reinterpret_cast<OpenAcceleratorFunction*>(dlsym(library, "normserve_open_accelerator"));
   if (open == nullptr) {

@@ -128,4 +128,4 @@ def test_flashinfer_is_refused_on_the_cpu():
     result = subprocess.run([BINARY, "--model", f"a={DEMO / 'bhyt-kjv'}", "--device", "cpu", "--attention", "flashinfer",
                              "--check"], timeout=60, capture_output=True, text=True, check=False)
     assert result.returncode == 1 and result.stdout == ""
-    assert result.stderr == ("normserve: model 'a': --attention flashinfer: not on cpu; allowed here: own\n")
+    assert result.stderr == "normserve: model 'a': --attention flashinfer: not on cpu; allowed there: own\n"

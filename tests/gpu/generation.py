@@ -201,7 +201,7 @@ def measure(context: Context, load: Load) -> dict:
             for worker in workers.values():
                 worker.stop()
     status = "failed" if problems else "measured"
-    if load.transformers and not has_module("transformers"):
+    if load.transformers and not context.dry and not has_module("transformers"):
         problems.append("transformers: not run: no transformers")
     return {"status": status, "problems": problems,
             **figures_of(context, load, workers, {k: v for k, v in described.items() if k in load.kinds}, rates)}
