@@ -37,27 +37,39 @@ double Seconds(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-// Time by operator name; the operators of a step follow each other on one thread.
+// Time by operator name, without that of operators inside; the operators of a step follow each other on one thread.
 std::map<std::string, double>& Totals() {
   static std::map<std::string, double> totals;
   return totals;
 }
 
 struct Started : at::ObserverContext {
+  Started* around = Innermost();
+  double inside = 0.0;  // seconds of operators inside
   Clock::time_point at = Clock::now();
+
+  static Started*& Innermost() {
+    static Started* innermost = nullptr;
+    return innermost;
+  }
 };
 
 void Observe() {
   at::addGlobalCallback(
       at::RecordFunctionCallback(
-          [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
-            return std::make_unique<Started>();
+          [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+            if (std::string(function.name()).rfind("normserve::", 0) != 0) return nullptr;
+            auto started = std::make_unique<Started>();
+            Started::Innermost() = started.get();
+            return started;
           },
           [](const at::RecordFunction& function, at::ObserverContext* context) {
-            const Clock::time_point end = Clock::now();
-            const std::string name = function.name();
-            if (name.rfind("normserve::", 0) != 0) return;
-            Totals()[name.substr(11)] += Seconds(static_cast<Started*>(context)->at, end);
+            if (context == nullptr) return;
+            const auto* started = static_cast<Started*>(context);
+            const double seconds = Seconds(started->at, Clock::now());
+            Totals()[std::string(function.name()).substr(11)] += seconds - started->inside;
+            if (started->around != nullptr) started->around->inside += seconds;
+            Started::Innermost() = started->around;
           })
           .scopes({at::RecordScope::FUNCTION}));
 }

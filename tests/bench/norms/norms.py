@@ -51,8 +51,8 @@ def measure(args: argparse.Namespace, twin: str, kind: str) -> list[dict]:
 
 
 def norm_share(entry: dict) -> float:
-    """Of the operators that are nothing but norms; those fused into others count as those."""
-    norms = sum(seconds for op, seconds in entry["ops"].items() if "norm" in op)
+    """Of the operators that are nothing but norms, with residual additions; those fused into others count as those."""
+    norms = sum(entry["ops"].get(op, 0.0) for op in ("norm", "residual_norm"))
     return norms / sum(entry["ops"].values())
 
 
