@@ -33,9 +33,7 @@ int IndexOf(const std::string& device) {
   return index;
 }
 
-}  // namespace
-
-absl::StatusOr<Device> OpenDevice(const Options& options) {
+absl::StatusOr<Device> Open(const Options& options) {
   Device device;
   if (options.device == "cpu") return device;
   const bool emulated = options.device == "cuda-emulated";
@@ -54,6 +52,19 @@ absl::StatusOr<Device> OpenDevice(const Options& options) {
   }
   device.why_cpu = sentence;
   return device;
+}
+
+}  // namespace
+
+absl::StatusOr<Device> OpenDevice(const Options& options) {
+  NS_ASSIGN_OR_RETURN(Device device, Open(options));
+  if (!options.dependent_launch) return device;
+  const std::string fault =
+      device.accelerator != nullptr ? device.accelerator->UseDependentLaunch()
+      : device.why_cpu.empty()      ? "not on cpu"
+                                    : absl::StrCat("not on cpu, which --device auto took: ", device.why_cpu);
+  if (fault.empty()) return device;
+  return absl::FailedPreconditionError(absl::StrCat("--dependent-launch: ", fault, "; leave it out"));
 }
 
 }  // namespace normserve::app

@@ -125,6 +125,9 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
   app.add_flag("--batch-invariant", o.batch_invariant,
                "Give the same answer to the last bit whatever runs beside a request, also on a GPU; on the CPU it is "
                "always so. [default: off]");
+  app.add_flag("--dependent-launch", o.dependent_launch,
+               "On a GPU of compute capability 9.0 or newer: place a kernel's blocks while the last kernel still runs. "
+               "[default: off]");
   app.add_option("--memory-fraction", o.memory_fraction,
                  "Share of a GPU's memory that everything on it may take, KV caches without a size of their own "
                  "included.")

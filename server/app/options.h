@@ -40,6 +40,7 @@ struct Options {
   std::optional<uint64_t> kv_cache_tokens;        // per model
   std::optional<uint64_t> kv_cache_memory_bytes;  // per model
   std::string attention = "own";  // or flashinfer, on a GPU
+  bool dependent_launch = false;   // on a GPU
   bool batch_invariant = false;  // on a GPU; on the CPU it is always so
   double memory_fraction = 0.9;  // of a GPU's memory
   uint32_t max_step_tokens = 512;

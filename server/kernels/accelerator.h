@@ -61,6 +61,9 @@ class Accelerator {
   // Why models with such activations and heads cannot have attention by tiles (attention_tiles.h) here, as a
   // sentence; empty: they can.
   virtual std::string TileAttentionFault(at::ScalarType activations, int64_t head_dim) const = 0;
+  // A kernel's blocks may be placed before the last kernel has ended (CUDA's programmatic dependent launch), from now
+  // on. Why the device cannot do so, as a sentence; empty: it can.
+  virtual std::string UseDependentLaunch() = 0;
   // Bytes on the host that copies to and from the device are fastest with.
   virtual at::Tensor HostBytes(int64_t bytes) = 0;
   // Records what `work` puts on the device without running it. Everything that `work` uses must have run

@@ -24,6 +24,7 @@ __device__ inline void ReadPack(const Share<T, kPacks>& x, const UnitNorm<T, kPa
 template <typename T, int kPacks, bool kGated>
 __global__ void __launch_bounds__(kMaxUnitThreads) ActivateKernel(ActivateRows a, int64_t rows,
                                                                   UnitPlan plan) {
+  WaitForLastKernel();
   DYN_SHARED(float, shared);
   const Unit unit(plan, a.width);
   if (unit.row >= rows) return;
@@ -84,6 +85,7 @@ struct RereadNorm {
 
 template <typename T>
 __global__ void ActivateMixedKernel(ActivateRows a, int64_t piece_width) {
+  WaitForLastKernel();
   const T* x = static_cast<const T*>(a.x) + blockIdx.x * a.x_stride;
   T* y = static_cast<T*>(a.y) + blockIdx.x * a.y_stride;
   RereadNorm<T> gate = {&a.gate, x, a.width, {}}, up = {&a.up, x + a.width, a.width, {}};

@@ -298,6 +298,7 @@ struct AttentionBlock {
 template <int R, typename A, typename T>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttentionKernel(AttentionRows a, AttentionPlan plan, int64_t tokens, bool wide) {
+  WaitForLastKernel();
   DYN_SHARED(char, memory);
   AttentionShared<R>& shared = *reinterpret_cast<AttentionShared<R>*>(memory);
   float* q = reinterpret_cast<float*>(memory + sizeof(shared));
@@ -338,6 +339,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
 template <typename A>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttentionMergeKernel(AttentionRows a, AttentionPlan plan) {
+  WaitForLastKernel();
   const int64_t token = blockIdx.x, head = blockIdx.y;
   const int splits = (a.positions[token] + kSplit) / kSplit, dim = static_cast<int>(a.head_dim);
   if (splits < 2) return;

@@ -104,6 +104,14 @@ class CudaAccelerator final : public Accelerator {
   std::string TileAttentionFault(at::ScalarType activations, int64_t head_dim) const override {
     return AttentionTilesFault(activations == at::kBFloat16 ? RowType::kBFloat16 : RowType::kFloat32, head_dim);
   }
+  std::string UseDependentLaunch() override {
+    if (properties_.major < 9) {
+      return "needs compute capability 9.0, this GPU has " + std::to_string(properties_.major) + "." +
+             std::to_string(properties_.minor);
+    }
+    kernels::UseDependentLaunch();
+    return "";
+  }
   at::Tensor HostBytes(int64_t bytes) override {
     return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   }

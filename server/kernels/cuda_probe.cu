@@ -12,4 +12,6 @@ const char* CudaKernelFault() {
   return cudaGetErrorString(cudaGetLastError());  // and forgets it
 }
 
+void UseDependentLaunch() { dependent_launch = true; }
+
 }  // namespace normserve::kernels

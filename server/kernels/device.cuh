@@ -16,14 +16,37 @@
 #define DYN_SHARED(T, name)                        \
   extern __shared__ __align__(16) char dynamic_[]; \
   T* name = reinterpret_cast<T*>(dynamic_)
+namespace normserve::kernels {
+// Programmatic dependent launch: whether a kernel's blocks may be placed while the kernel before it on the stream still
+// runs. They wait for its end (WaitForLastKernel) before they read or write anything.
+inline bool dependent_launch = false;
+}  // namespace normserve::kernels
+
 template <class... P, class... A>
 inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t stream, A&&... args) {
-  kernel<<<grid, block, shared_bytes, stream>>>(static_cast<P>(args)...);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = normserve::kernels::dependent_launch ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
 }
 #endif
 
 namespace normserve::kernels {
+
+// The first line of every kernel: see dependent_launch. Nothing to wait for where there is no such launch.
+__device__ inline void WaitForLastKernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
 
 __device__ inline float ToFloat(float v) { return v; }
 __device__ inline float ToFloat(__nv_bfloat16 v) { return __bfloat162float(v); }

@@ -19,6 +19,7 @@ __device__ inline int64_t GatherElement() {
 // table's element, T that of out; V divides every width and stride, or is 1.
 template <typename W, typename T, int V>
 __global__ void __launch_bounds__(kGatherThreads) EmbedKernel(EmbedRows a) {
+  WaitForLastKernel();
   const int64_t token = blockIdx.x, i = GatherElement<V>();
   if (i >= a.width) return;
   float v[V], add[V];
@@ -34,6 +35,7 @@ __global__ void __launch_bounds__(kGatherThreads) EmbedKernel(EmbedRows a) {
 // Grid as above, [count, ...]. T stands for the element's size only: bits are copied.
 template <typename T, int V>
 __global__ void __launch_bounds__(kGatherThreads) GatherKernel(GatherArgs a) {
+  WaitForLastKernel();
   const int64_t row = blockIdx.x, i = GatherElement<V>();
   if (i >= a.width) return;
   const T* from = static_cast<const T*>(a.x) + a.rows[row] * a.x_stride + i;

@@ -225,6 +225,7 @@ constexpr int LinearBlocks(int sums) { return sums == 1 ? 7 : sums == 2 ? 5 : su
 template <class W, typename X, int kRows, int kOutputs>
 __global__ void __launch_bounds__(kLinearThreads, LinearBlocks(kRows * kOutputs))
     LinearKernel(CudaLinearRows a, WeightRows weights, int rows) {
+  WaitForLastKernel();
   LinearTile<W, X, kRows, kOutputs> tile(a, weights, rows);
   if (!tile.HasOutputs()) return;
   const int whole = static_cast<int>(a.inputs / W::kValues);
@@ -237,6 +238,7 @@ __global__ void __launch_bounds__(kLinearThreads, LinearBlocks(kRows * kOutputs)
 template <class W, typename X>
 __global__ void __launch_bounds__(kLinearThreads) UnalignedLinearKernel(CudaLinearRows a, WeightRows weights,
                                                                         int rows) {
+  WaitForLastKernel();
   LinearTile<W, X, 1, 1> tile(a, weights, rows);
   if (!tile.HasOutputs()) return;
   const int packs = static_cast<int>((a.inputs + W::kValues - 1) / W::kValues);

@@ -25,6 +25,7 @@ __device__ inline void KeepStat(const RowNorm& norm, float* row_stat, int64_t wi
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kMaxUnitThreads) NormKernel(NormRows a, int64_t rows,
                                                               UnitPlan plan) {
+  WaitForLastKernel();
   DYN_SHARED(float, shared);
   const Unit unit(plan, a.width);
   if (unit.row >= rows) return;
@@ -82,6 +83,7 @@ constexpr int kResidualBlocks = sizeof(T) == 2 ? 1 : 0;
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kMaxUnitThreads, kResidualBlocks<T>)
     ResidualKernel(ResidualRows a, int64_t rows, UnitPlan plan) {
+  WaitForLastKernel();
   DYN_SHARED(float, shared);
   const Unit unit(plan, a.width);
   if (unit.row >= rows) return;

@@ -190,6 +190,7 @@ struct QkvUnit {
 // its groups. V is 1, or 16 bytes of T where every width, stride and pointer allows it.
 template <typename T, typename C, int V>
 __global__ void __launch_bounds__(kQkvMaxThreads, 2) QkvKernel(QkvRows a, QkvPlan plan) {
+  WaitForLastKernel();
   DYN_SHARED(float, partial);
   char* shared = reinterpret_cast<char*>(partial + kQkvPartials);
   const int64_t token = blockIdx.x;

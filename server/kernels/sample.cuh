@@ -188,6 +188,7 @@ __device__ inline void FillResult(int id, bool finite, bool is_argmax, int top, 
 
 // Grid [rows].
 __global__ void __launch_bounds__(kSelectThreads) SampleKernel(SampleArgs a) {
+  WaitForLastKernel();
   DYN_SHARED(SampleShared, shared);
   const int64_t at = blockIdx.x;
   const SampleRow row = {a.tasks[at], a.logits + at * a.logits_stride, a.work + at * a.vocab,

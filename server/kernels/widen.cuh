@@ -39,6 +39,7 @@ __device__ inline void WidenRun(const WeightRows& weights, int64_t row, int64_t 
 
 template <class W, typename T, int V>
 __global__ void __launch_bounds__(kWidenThreads) WidenKernel(WidenRows a, WeightRows weights) {
+  WaitForLastKernel();
   const int64_t row = blockIdx.x, i = WidenInput<V>();
   if (i >= a.inputs) return;
   float v[V];
@@ -49,6 +50,7 @@ __global__ void __launch_bounds__(kWidenThreads) WidenKernel(WidenRows a, Weight
 // As EmbedKernel of gather.cuh, value by value: a table's few rows are no work.
 template <class W, typename T>
 __global__ void __launch_bounds__(kWidenThreads) EmbedQuantisedKernel(EmbedRows a, WeightRows weights) {
+  WaitForLastKernel();
   const int64_t token = blockIdx.x, i = WidenInput<1>();
   if (i >= a.width) return;
   float v[1];

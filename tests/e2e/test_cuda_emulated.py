@@ -129,3 +129,14 @@ def test_flashinfer_is_refused_on_the_cpu():
                              "--check"], timeout=60, capture_output=True, text=True, check=False)
     assert result.returncode == 1 and result.stdout == ""
     assert result.stderr == "normserve: model 'a': --attention flashinfer: not on cpu; allowed there: own\n"
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_dependent_launches_are_refused_on_the_cpu(device):
+    result = subprocess.run([BINARY, "--model", f"a={DEMO / 'bhyt-kjv'}", "--device", device, "--dependent-launch", "--check"],
+                            timeout=60, capture_output=True, text=True, check=False)
+    lines = result.stderr.splitlines()
+    assert result.returncode == 1 and result.stdout == "" and len(lines) == 1, result
+    assert lines[0].startswith("normserve: --dependent-launch: not on cpu")
+    assert ("which --device auto took: " in lines[0]) == (device == "auto"), lines[0]
+    assert lines[0].endswith("; leave it out")

@@ -50,6 +50,7 @@ class EmulatedAccelerator final : public Accelerator {
   std::string TileAttentionFault(at::ScalarType activations, int64_t head_dim) const override {
     return AttentionTilesFault(activations == at::kBFloat16 ? RowType::kBFloat16 : RowType::kFloat32, head_dim);
   }
+  std::string UseDependentLaunch() override { return ""; }  // one kernel after the other all the same
   at::Tensor HostBytes(int64_t bytes) override { return at::empty({bytes}, at::kByte); }
   std::unique_ptr<RecordedWork> Record(const std::function<void()>& work) override {
     return std::make_unique<EmulatedGraph>(work);

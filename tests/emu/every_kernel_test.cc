@@ -13,7 +13,8 @@
 
 namespace {
 
-const std::string kGlobal = "__global__", kBounds = "__launch_bounds__(", kSpace = "normserve::kernels::";
+const std::string kGlobal = "__global__", kBounds = "__launch_bounds__(", kSpace = "normserve::kernels::",
+                  kWait = "WaitForLastKernel();";
 
 bool InName(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
@@ -36,6 +37,12 @@ std::string KernelName(const std::string& code, size_t at) {
   return code.substr(begin, open - begin);
 }
 
+// Whether the body of the kernel declared at `at` begins with the wait that dependent launches need.
+bool WaitsFirst(const std::string& code, size_t at) {
+  const size_t body = code.find_first_not_of(" \n", code.find("{", at) + 1);
+  return code.compare(body, kWait.size(), kWait) == 0;
+}
+
 std::multiset<std::string> Defined() {
   std::multiset<std::string> names;
   for (const auto& entry : std::filesystem::recursive_directory_iterator("../server")) {
@@ -43,6 +50,7 @@ std::multiset<std::string> Defined() {
     const std::string code = Code(entry.path());
     for (size_t at = code.find(kGlobal); at != std::string::npos; at = code.find(kGlobal, at + 1)) {
       names.insert(KernelName(code, at + kGlobal.size()));
+      EXPECT_TRUE(WaitsFirst(code, at)) << KernelName(code, at + kGlobal.size()) << " must begin with " << kWait;
     }
   }
   return names;

@@ -53,6 +53,10 @@ ROWS = [
         20),
     Row("generation_flashinfer", "1B, FlashInfer's attention", 40,
         generation(Load(PAIR, flags=("--attention", "flashinfer"), rounds=7)), 20),
+    Row("golden_dependent", "golden cases, dependent launches", 60,
+        lambda context: correctness.golden(context, "--dependent-launch"), 20),
+    Row("generation_dependent", "1B, dependent launches", 40,
+        generation(Load(PAIR, flags=("--dependent-launch",), rounds=7)), 20),
     Row("generation_norms", "1B, other norms", 60, generation(Load(OTHERS, rounds=7)), 25),
     Row("generation_3b", "3B", 90, generation(Load(PAIR, shape="llama-3b", rounds=7)), 35),
 ]

@@ -12,9 +12,10 @@ DRY_TESTS = "WidenCuda.*:GatherCuda.NoRows"
 NORM_TESTS = "NormCuda/*"
 
 
-def golden(context: Context) -> dict:
-    command = [context.program("golden_on_device"), "--device", context.device, *(DRY_CASES if context.dry else [])]
-    cases, problem = json_lines(context, "golden", command, cwd=ROOT / "tests", env=context.environment())
+def golden(context: Context, *flags: str) -> dict:
+    command = [context.program("golden_on_device"), "--device", context.device, *flags,
+               *(DRY_CASES if context.dry else [])]
+    cases, problem = json_lines(context, "golden" + "".join(flags), command, cwd=ROOT / "tests", env=context.environment())
     failed = [f"{case['case']}: {case['problem']}" for case in cases if case["problem"]]
     figures = {"cases": len(cases), "passed": len(cases) - len(failed)}
     for dtype in ("float32", "bfloat16"):

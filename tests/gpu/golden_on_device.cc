@@ -183,8 +183,15 @@ int Main(int argc, char** argv) {
   app.add_option("--device", device_name, "cuda or cuda-emulated")
       ->check(CLI::IsMember({"cuda", "cuda-emulated"}));
   app.add_option("cases", cases, "names of cases; all by default");
+  bool dependent_launch = false;
+  app.add_flag("--dependent-launch", dependent_launch, "as the server's");
   CLI11_PARSE(app, argc, argv);
   const auto device = OpenDeviceOrExit(device_name);
+  const std::string fault = dependent_launch ? device->UseDependentLaunch() : "";
+  if (!fault.empty()) {
+    std::fprintf(stderr, "--dependent-launch: %s\n", fault.c_str());
+    return 2;
+  }
   for (const std::string& directory : model::GoldenDirectories()) {
     const std::string name = std::filesystem::path(directory).filename();
     if (!cases.empty() && std::find(cases.begin(), cases.end(), name) == cases.end()) continue;

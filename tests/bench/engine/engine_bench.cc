@@ -30,7 +30,7 @@ struct Settings {
   std::string directory, dtype = "bfloat16", device = "cpu", quantize = "none", attention = "own";
   int threads = 2;
   uint32_t blocks = 1024;
-  bool json = false, batch_invariant = false;
+  bool json = false, batch_invariant = false, dependent_launch = false;
   EngineOptions engine;
 };
 
@@ -129,6 +129,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"none", "int8", "fp8"}));
   app.add_option("--attention", settings.attention, "as the server's: own or flashinfer")
       ->check(CLI::IsMember({"own", "flashinfer"}));
+  app.add_flag("--dependent-launch", settings.dependent_launch, "as the server's");
   app.add_flag("--batch-invariant", settings.batch_invariant, "as the server's");
   app.add_option("--blocks", settings.blocks, "blocks of the KV cache, of 32 tokens each");
   app.add_option("--max-running", settings.engine.max_running, "most requests in one step");
@@ -139,6 +140,11 @@ int Main(int argc, char** argv) {
     at::set_num_threads(1);
   } else {
     device = OpenDeviceOrExit(settings.device);
+    const std::string fault = settings.dependent_launch ? device->UseDependentLaunch() : "";
+    if (!fault.empty()) {
+      std::fprintf(stderr, "--dependent-launch: %s\n", fault.c_str());
+      return 2;
+    }
   }
   if (settings.attention != "own" && device == nullptr) {
     std::fprintf(stderr, "--attention %s: not on the CPU\n", settings.attention.c_str());
