@@ -56,9 +56,10 @@ std::optional<TileCut> CutOf(const model::ModelDescription& description, const D
   return TileCut{options.block_size, description.heads / description.kv_heads};
 }
 
-// Of `tokens` tokens whose contexts may be as long as can be.
-kernels::TileParts PartsOf(const model::ModelDescription& d, int64_t tokens) {
-  const int64_t splits = RoundUp(d.max_context_tokens, kernels::kTileKeys) / kernels::kTileKeys;
+// Of `tokens` tokens whose contexts may be as long as can be, in whole blocks.
+kernels::TileParts PartsOf(const model::ModelDescription& d, const DeviceRunnerOptions& options, int64_t tokens) {
+  const int64_t longest = RoundUp(d.max_context_tokens, options.block_size);
+  const int64_t splits = RoundUp(longest, kernels::kTileKeys) / kernels::kTileKeys;
   return {tokens, splits, d.heads, d.head_dim, d.dtype == "bfloat16" ? 2 : 4};
 }
 
@@ -81,7 +82,7 @@ DeviceRunner::DeviceRunner(std::unique_ptr<model::CausalLm> model, kernels::Acce
   const auto on_device = at::TensorOptions().device(accelerator_->device());
   cache_ = model_->MakeCache(int64_t{options.blocks} + 1, options.block_size, options.tile_attention);
   if (options.tile_attention) {
-    tile_work_ = at::empty({PartsOf(description, options.StepRows()).bytes}, on_device.dtype(at::kByte));
+    tile_work_ = at::empty({PartsOf(description, options, options.StepRows()).bytes}, on_device.dtype(at::kByte));
   }
   logits_ = at::empty({kMaxLogitsRows, description.vocab_size}, on_device.dtype(at::kFloat));
   work_ = at::empty_like(logits_);
@@ -222,8 +223,8 @@ absl::StatusOr<std::vector<RowResult>> DeviceRunner::Finish() {
 absl::Status DeviceRunner::CheckTileAttention(const model::ModelDescription& description,
                                               const DeviceRunnerOptions& options) {
   if (!options.tile_attention) return absl::OkStatus();
-  if (PartsOf(description, options.StepRows()).elements <= kernels::kMostPartElements) return absl::OkStatus();
-  const int64_t most = kernels::kMostPartElements / PartsOf(description, 1).elements;
+  if (PartsOf(description, options, options.StepRows()).elements <= kernels::kMostPartElements) return absl::OkStatus();
+  const int64_t most = kernels::kMostPartElements / PartsOf(description, options, 1).elements;
   return absl::InvalidArgumentError(
       absl::StrCat("--max-step-tokens: ", options.max_step_tokens, "; allowed with --attention flashinfer and a context of ",
                    description.max_context_tokens, ": at most ", most / options.row_multiple * options.row_multiple));
@@ -238,7 +239,7 @@ uint64_t DeviceRunner::BufferBytes(const model::ModelDescription& description,
   const uint64_t widened = widens ? 2 * static_cast<uint64_t>(description.vocab_size * description.hidden_size) *
                                         sizeof(float)
                                   : 0;
-  const int64_t parts = options.tile_attention ? PartsOf(description, options.StepRows()).bytes : 0;
+  const int64_t parts = options.tile_attention ? PartsOf(description, options, options.StepRows()).bytes : 0;
   return kWorkBytes + static_cast<uint64_t>(parts) + widened + logits + block +
          static_cast<uint64_t>(options.StepRows()) * kRowBytes;
 }

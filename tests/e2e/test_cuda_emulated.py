@@ -140,3 +140,13 @@ def test_dependent_launches_are_refused_on_the_cpu(device):
     assert lines[0].startswith("normserve: --dependent-launch: not on cpu")
     assert ("which --device auto took: " in lines[0]) == (device == "auto"), lines[0]
     assert lines[0].endswith("; leave it out")
+
+
+def test_flashinfers_parts_have_room_for_the_last_block_of_a_full_context():
+    """11 blocks of 48 are 528 positions, one split more than a context of 512."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NORMSERVE_TEST_DEVICE", "cuda-emulated")
+        with Server({"bhyt": DEMO / "bhyt-kjv"}, "--threads", 1, "--kv-cache-tokens", 528, "--block-size", 48, "--attention",
+                    "flashinfer") as server:
+            answer = server.generate("bhyt", [1 + i % 200 for i in range(505)], 2, temperature=0, ignore_eos=True)
+            assert len(answer.token_ids) == 2
