@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // PagedAttention by FlashInfer's paged kernel, for one head dimension; attention_flashinfer_*.cu have one instance
-// each, because one takes nvcc most of a minute. FlashInfer's own planner fits the number of splits to what is on
+// each, because one takes nvcc tens of seconds. FlashInfer's own planner fits the number of splits to what is on
 // the device; ours (attention_tiles.h) keeps both tile sizes fixed, so a row's bits do not depend on its batch.
 #pragma once
 

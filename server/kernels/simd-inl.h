@@ -114,7 +114,7 @@ HWY_INLINE VF TanhVec(DF d, VF x) {
   // From 9.02 on the result is 1. Not a minimum: a NaN stays.
   const VF most = hn::Set(d, 9.5f), size = hn::Abs(x);
   const VF a = hn::IfThenElse(hn::Gt(size, most), most, size);
-  // So large that the sum's last bit is a 1: it holds n, rounded, plus the exponent's bias.
+  // So large that its last bit counts ones: the sum is rounded to n plus the exponent's bias.
   const VF bias = hn::Set(d, 12582912.0f + 127.0f);
   const VF biased = hn::MulAdd(a, hn::Set(d, 2.88539008177792682f), bias);
   const VF n = hn::Sub(biased, bias);
