@@ -188,6 +188,11 @@ void ValuePiece(const PagedHead<T>& head, int64_t begin, int64_t n, Work& work) 
   for (; at + kVectors * kLanes <= head.dim; at += kVectors * kLanes) {
     AddValues<H, kVectors>(head, begin, n, at, work);
   }
+  // A head of 64 in vectors of 16: one vector at a time would wait for each sum.
+  constexpr int kFewer = std::min(4, kVectors);
+  for (; at + kFewer * kLanes <= head.dim; at += kFewer * kLanes) {
+    AddValues<H, kFewer>(head, begin, n, at, work);
+  }
   for (; at + kLanes <= head.dim; at += kLanes) AddValues<H, 1>(head, begin, n, at, work);
   for (; at < head.dim; ++at) {  // the odd elements of a head that is no multiple of a vector
     for (int64_t i = 0; i < n; ++i) {

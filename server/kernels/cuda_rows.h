@@ -50,7 +50,7 @@ std::string AttentionTilesCuda(const AttentionTileArgs& args, CudaStream stream)
 struct CudaLinearRows {
   RowType x_type = RowType::kFloat32;
   RowType y_type = RowType::kFloat32;
-  WeightFormat format = WeightFormat::kFloat32;  // not kInt4
+  WeightFormat format = WeightFormat::kFloat32;  // not kInt4, kBFloat16Dot
   const void* weight = nullptr;  // [outputs] rows as in weight_format.h
   int64_t weight_stride = 0;     // bytes
   const float* bias = nullptr;   // [outputs], or null

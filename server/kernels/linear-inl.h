@@ -8,11 +8,13 @@
 #define NORMSERVE_KERNELS_LINEAR_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/linear_rows.h"
 #include "kernels/simd-inl.h"
@@ -27,27 +29,155 @@ inline constexpr int kRegisters = kLanes >= 16 ? 32 : 16;
 // Rows per tile.
 inline constexpr int kMaxRows = kLanes >= 16 ? 12 : kLanes >= 8 ? 6 : kLanes >= 4 ? 2 : 1;
 
-// Adds the bias, rounds and stores 16 outputs of one row, fewer in the last panel.
-HWY_INLINE void StorePanel(const LinearRows& a, const VF (&acc)[kVectors], int64_t row,
-                           int64_t first) {
+// Floating-point weights come by the cache line, which is kInputs inputs of 16 outputs. Load(d, w, j): those of
+// the line's input j, from the output that w points at.
+template <typename W>
+struct WeightLine;
+
+template <>
+struct WeightLine<float> {
+  static constexpr size_t kInputs = 1;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const float* w, size_t /*input*/) {
+    return hn::LoadU(d, w);
+  }
+};
+
+// Two bfloat16 in a word, the earlier input's in the low half.
+template <>
+struct WeightLine<uint32_t> {
+  static constexpr size_t kInputs = 2;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint32_t* w, size_t input) {
+    const hn::RebindToUnsigned<D> du;
+    const auto both = hn::LoadU(du, w);
+    return hn::BitCast(d, input == 0 ? hn::ShiftLeft<16>(both) : hn::And(both, hn::Set(du, 0xFFFF0000u)));
+  }
+};
+
+template <typename W>
+constexpr int64_t LinesOf(int64_t inputs) {
+  constexpr int64_t kInputs = static_cast<int64_t>(WeightLine<W>::kInputs);
+  return (inputs + kInputs - 1) / kInputs;
+}
+
+// Panels per call of a float kernel. With R rows and P panels a step keeps R * P accumulators, P weights and one
+// input; latency wants at least 8 accumulators, bandwidth wants few streams.
+constexpr int PanelsInRegisters(int rows) {
+  int panels = 8;
+  // One row uses each weight once, so that weights need no registers of their own.
+  const int live = rows == 1 ? 2 : rows + 1;
+  const int budget = rows == 1 ? kRegisters : kRegisters - 2;
+  while (panels > 1 && panels * kVectors * live > budget) panels /= 2;
+  return panels;
+}
+
+// How far ahead of its use a weight is asked for. At few rows the weights come from memory; with up to 4
+// panels at once the hardware alone does not run far enough ahead (measured: 4 KiB gives 8 rows 1.4x
+// and 16 rows 1.3x), with 8 it does and asking only costs.
+constexpr size_t kFloatAheadBytes = 4096;
+
+// Asks for a line of each of P panels.
+template <int P, typename W>
+HWY_INLINE void AskAhead(const W* w, size_t panel_weights) {
+  if constexpr (P <= 4) {
+    for (size_t p = 0; p < P; ++p) hwy::Prefetch(w + p * panel_weights + kFloatAheadBytes / sizeof(W));
+  }
+}
+
+// Adds the bias, rounds and stores the outputs of one vector that exist.
+[[maybe_unused]] HWY_NOINLINE static void StoreOutputs(const LinearRows& a, VF sum, int64_t row, int64_t first) {
   const DF d;
-  const size_t n = static_cast<size_t>(std::min(kPanel, a.n - first));
-  for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
-    if (v * kLanes >= n) return;
-    const size_t lanes = std::min(kLanes, n - v * kLanes);
-    const size_t at = static_cast<size_t>(first) + v * kLanes;
-    VF sum = acc[v];
-    if (a.bias != nullptr) {
-      sum = hn::Add(sum, lanes == kLanes ? hn::LoadU(d, a.bias + at)
-                                         : LoadPart(d, a.bias + at, lanes));
+  if (first >= a.n) return;
+  const size_t lanes = std::min(kLanes, static_cast<size_t>(a.n - first));
+  const bool whole = lanes == kLanes;
+  if (a.bias != nullptr) {
+    sum = hn::Add(sum, whole ? hn::LoadU(d, a.bias + first) : LoadPart(d, a.bias + first, lanes));
+  }
+  const int64_t to = row * a.y_stride + first;
+  if (a.y_type == RowType::kFloat32) {
+    float* y = static_cast<float*>(a.y) + to;
+    whole ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
+  } else {
+    uint16_t* y = static_cast<uint16_t*>(a.y) + to;
+    whole ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
+  }
+}
+
+// A tile's sums to y. Every index is known when compiling, so that sums go to memory once, from their registers
+// (as an array they are also cleared and read back there: an eighth of the time of a tile of 576 inputs).
+template <int R, int P>
+HWY_INLINE void StoreTile(const LinearRows& a, const VF (&acc)[R][P][kVectors], int64_t row, int64_t panel) {
+  const DF d;
+  const int64_t first = panel * kPanel;
+  const bool plain = a.y_type == RowType::kFloat32 && a.bias == nullptr && first + P * kPanel <= a.n;
+  float* y = static_cast<float*>(a.y) + row * a.y_stride + first;
+  HWY_UNROLL(12)
+  for (int r = 0; r < R; ++r) {
+    HWY_UNROLL(8)
+    for (int p = 0; p < P; ++p) {
+      HWY_UNROLL(4)
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t at = p * kPanel + v * static_cast<int64_t>(kLanes);
+        if (HWY_LIKELY(plain)) {
+          hn::StoreU(acc[r][p][v], d, y + r * a.y_stride + at);
+        } else {
+          StoreOutputs(a, acc[r][p][v], row + r, first + at);
+        }
+      }
     }
-    const size_t to = static_cast<size_t>(row * a.y_stride) + at;
-    if (a.y_type == RowType::kFloat32) {
-      float* y = static_cast<float*>(a.y) + to;
-      lanes == kLanes ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
-    } else {
-      uint16_t* y = static_cast<uint16_t*>(a.y) + to;
-      lanes == kLanes ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
+  }
+}
+
+// Words [0, count) of four rows, interleaved: to[word][0..3], `height` words from one to the next. May read up to 3
+// words more, never writes more.
+HWY_INLINE void InterleaveFour(const uint32_t* rows, size_t row_stride, size_t count, char* to, size_t height) {
+  size_t word = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::CappedTag<uint32_t, 4> d;
+  const hn::RepartitionToWide<decltype(d)> dw;
+  for (; word < count; word += 4) {
+    const auto a = hn::LoadU(d, rows + word), b = hn::LoadU(d, rows + row_stride + word);
+    const auto c = hn::LoadU(d, rows + 2 * row_stride + word), e = hn::LoadU(d, rows + 3 * row_stride + word);
+    const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(d, a, b));
+    const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
+    const auto ce_low = hn::BitCast(dw, hn::InterleaveLower(d, c, e));
+    const auto ce_high = hn::BitCast(dw, hn::InterleaveUpper(d, c, e));
+    const auto store = [&](size_t at, hn::Vec<decltype(dw)> v) {
+      if (at < count) hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint32_t*>(to + at * height * 4));
+    };
+    store(word, hn::InterleaveLower(dw, ab_low, ce_low));
+    store(word + 1, hn::InterleaveUpper(dw, ab_low, ce_low));
+    store(word + 2, hn::InterleaveLower(dw, ab_high, ce_high));
+    store(word + 3, hn::InterleaveUpper(dw, ab_high, ce_high));
+  }
+#else
+  for (; word < count; ++word) {
+    for (size_t r = 0; r < 4; ++r) std::memcpy(to + (word * height + r) * 4, rows + r * row_stride + word, 4);
+  }
+#endif
+}
+
+// A tile's inputs as its kernel reads them, packed[word][row]. make(row, first, count, out) gives words [first,
+// first + count) of a row, where first is a multiple of kChunk (a multiple of 4): floats, pairs of bfloat16, or the
+// words of groups.
+template <size_t kChunk, class Make>
+void InterleaveTile(size_t height, size_t words, const Make& make, float* packed) {
+  char* to = reinterpret_cast<char*>(packed);
+  HWY_ALIGN uint32_t rows[kMaxRows][kChunk];
+  for (size_t first = 0; first < words; first += kChunk, to += kChunk * height * 4) {
+    const size_t count = std::min(kChunk, words - first);
+    for (size_t r = 0; r < height; ++r) make(r, first, count, rows[r]);
+    if (height == 1) {
+      std::memcpy(to, rows[0], count * 4);
+      continue;
+    }
+    size_t r = 0;
+    if constexpr (kMaxRows >= 4) {
+      for (; r + 4 <= height; r += 4) InterleaveFour(rows[r], kChunk, count, to + r * 4, height);
+    }
+    for (; r < height; ++r) {
+      for (size_t word = 0; word < count; ++word) std::memcpy(to + (word * height + r) * 4, &rows[r][word], 4);
     }
   }
 }

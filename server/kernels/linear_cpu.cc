@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -20,16 +21,27 @@ namespace normserve::kernels {
 namespace {
 
 // Rows that one pass over the weights serves: enough that reading the weights costs nothing beside
-// the arithmetic, few enough that the interleaved inputs stay in the cache.
-constexpr int64_t kRowsPerPass = 96;
+// the arithmetic, few enough that the interleaved inputs stay in the second-level cache.
+constexpr int64_t kLeastRowsPerPass = 96;
+constexpr int64_t kPassBytes = int64_t{384} << 10;
+
+// All rows in passes of nearly equal height.
+int64_t RowsPerPass(WeightFormat format, int64_t rows, int64_t k) {
+  static const int64_t pass_bytes = getenv("PB") ? atoll(getenv("PB")) * 1024 : kPassBytes;
+  const int64_t most = std::max(kLeastRowsPerPass, pass_bytes / (4 * PackedInputFloats(format, 1, k)));
+  const int64_t passes = (rows + most - 1) / most;
+  return RoundedUp((rows + passes - 1) / passes, 12);
+}
 
 int64_t PanelsOf(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
 WeightFormat CheckFormat(int64_t format) {
   TORCH_CHECK(format != static_cast<int64_t>(WeightFormat::kFloat8),
               "format: 4 (float8) has kernels on CUDA only");
-  TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kInt4),
-              "format: ", format, ", allowed 0..", static_cast<int64_t>(WeightFormat::kInt4));
+  TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kBFloat16Dot), "format: ", format,
+              ", on this device allowed 0 (float32), 1 (bfloat16), 2 (int8), 3 (int4) and 5 (bfloat16 dot)");
+  TORCH_CHECK(format != static_cast<int64_t>(WeightFormat::kBFloat16Dot) || HasBFloat16Dot(),
+              "format: 5 (bfloat16 dot) needs a CPU with AVX512-BF16");
   return static_cast<WeightFormat>(format);
 }
 
@@ -45,18 +57,27 @@ void ForPanels(const at::Tensor& weight, const Body& body) {
   });
 }
 
+// Where input i of the first output of a panel lies in it: one input after the other in float32, pairs in bfloat16.
+int64_t PlaceInPanel(const float* /*panels*/, int64_t i) { return i * kPanel; }
+int64_t PlaceInPanel(const at::BFloat16* /*panels*/, int64_t i) { return i / 2 * 2 * kPanel + i % 2; }
+// From an output to the next.
+constexpr int64_t OutputStep(const float* /*panels*/) { return 1; }
+constexpr int64_t OutputStep(const at::BFloat16* /*panels*/) { return 2; }
+constexpr int64_t PanelSize(const float* /*panels*/, int64_t k) { return k * kPanel; }
+constexpr int64_t PanelSize(const at::BFloat16* /*panels*/, int64_t k) { return PairsOf(k) * 2 * kPanel; }
+
 template <typename From, typename To>
 void PackPanels(const at::Tensor& weight, const From* from, To* panels, int64_t begin, int64_t end) {
   const int64_t n = weight.size(0), k = weight.size(1);
   const int64_t row_stride = weight.stride(0), column_stride = weight.stride(1);
   for (int64_t p = begin; p < end; ++p) {
-    To* to = panels + p * k * kPanel;
+    To* to = panels + p * PanelSize(panels, k);
     const int64_t lanes = std::min(kPanel, n - p * kPanel);
-    if (lanes < kPanel) std::fill(to, to + k * kPanel, To(0.0f));
     for (int64_t lane = 0; lane < lanes; ++lane) {
       const From* row = from + (p * kPanel + lane) * row_stride;
       for (int64_t i = 0; i < k; ++i) {
-        to[i * kPanel + lane] = static_cast<To>(static_cast<float>(row[i * column_stride]));
+        to[PlaceInPanel(panels, i) + lane * OutputStep(panels)] =
+            static_cast<To>(static_cast<float>(row[i * column_stride]));
       }
     }
   }
@@ -93,10 +114,14 @@ at::Tensor Quantise(const at::Tensor& weight) {
   return panels;
 }
 
+std::array<int64_t, 3> PanelsShape(int64_t n, int64_t k, at::ScalarType dtype) {
+  if (dtype == at::kFloat) return {PanelsOf(n), k, kPanel};
+  return {PanelsOf(n), PairsOf(k), 2 * kPanel};
+}
+
 template <typename To>
 at::Tensor PackAs(const at::Tensor& weight, at::ScalarType dtype) {
-  at::Tensor panels =
-      ZerosInLargePages({PanelsOf(weight.size(0)), weight.size(1), kPanel}, dtype);
+  at::Tensor panels = ZerosInLargePages(PanelsShape(weight.size(0), weight.size(1), dtype), dtype);
   To* to = panels.data_ptr<To>();
   ForPanels(weight, [&](const auto* from, int64_t begin, int64_t end) {
     PackPanels(weight, from, to, begin, end);
@@ -112,46 +137,56 @@ at::Tensor PackWeightCpu(const at::Tensor& weight, int64_t format) {
   switch (CheckFormat(format)) {
     case WeightFormat::kInt8: return Quantise<Int8Group>(weight);
     case WeightFormat::kInt4: return Quantise<Int4Group>(weight);
-    case WeightFormat::kBFloat16: return PackAs<at::BFloat16>(weight, at::kBFloat16);
+    case WeightFormat::kBFloat16:
+    case WeightFormat::kBFloat16Dot: return PackAs<at::BFloat16>(weight, at::kBFloat16);
     default: return PackAs<float>(weight, at::kFloat);
   }
 }
 
 // The packed tensor of a [n, k] weight, as PackWeightCpu makes it.
 void CheckPanels(const at::Tensor& panels, WeightFormat format, int64_t n, int64_t k) {
-  const bool quantised = IsQuantised(format);
-  const int64_t group_bytes =
-      format == WeightFormat::kInt8 ? sizeof(Int8Group) : sizeof(Int4Group);
-  const int64_t inner = quantised ? GroupsOf(k) : k, last = quantised ? group_bytes : kPanel;
-  TORCH_CHECK(panels.dim() == 3 && panels.is_contiguous() && panels.size(0) == PanelsOf(n) &&
-                  panels.size(1) == inner && panels.size(2) == last,
-              "panels: expected packed [", PanelsOf(n), ", ", inner, ", ", last, "], got ",
-              panels.sizes());
-  const at::ScalarType dtype = quantised                            ? at::kByte
-                               : format == WeightFormat::kBFloat16 ? at::kBFloat16
-                                                                    : at::kFloat;
+  at::ScalarType dtype = format == WeightFormat::kFloat32 ? at::kFloat : at::kBFloat16;
+  std::array<int64_t, 3> shape = PanelsShape(n, k, dtype);
+  if (IsQuantised(format)) {
+    dtype = at::kByte;
+    shape = {PanelsOf(n), GroupsOf(k),
+             static_cast<int64_t>(format == WeightFormat::kInt8 ? sizeof(Int8Group) : sizeof(Int4Group))};
+  }
+  TORCH_CHECK(panels.sizes() == at::IntArrayRef(shape) && panels.is_contiguous(), "panels: expected packed ",
+              at::IntArrayRef(shape), ", got ", panels.sizes());
   TORCH_CHECK(panels.scalar_type() == dtype, "panels: expected ", dtype, ", got ",
               panels.scalar_type());
 }
 
+// What interleaves a tile's inputs and what multiplies a panel, for one format.
+struct Kernel {
+  void (*pack)(const LinearRows&, int64_t begin, int64_t end, float* packed);
+  void (*run)(const LinearRows&, const float* packed, int64_t begin, int64_t end);
+  int64_t panels_at_once;
+};
+
+Kernel KernelFor(const LinearRows& a) {
+  if (IsQuantised(a.format)) return {QuantiseInputsCpu, QuantisedPanelsCpu, QuantisedPanelsAtOnce(a.rows)};
+  if (a.format == WeightFormat::kBFloat16Dot) {
+    return {PackBFloat16InputsCpu, BFloat16PanelsCpu, BFloat16PanelsAtOnce(a.rows)};
+  }
+  return {PackInputsCpu, LinearPanelsCpu, PanelsAtOnce(a.rows, a.narrow)};
+}
+
 // One pass: at most kRowsPerPass rows, their inputs interleaved in `packed`.
 void LinearPass(const LinearRows& rows, float* packed) {
-  const bool quantised = IsQuantised(rows.format);
+  const Kernel kernel = KernelFor(rows);
   // A single float32 row is its own interleaving.
-  const bool as_is = rows.rows == 1 && rows.x_type == RowType::kFloat32 && !quantised;
+  const bool as_is = rows.rows == 1 && rows.x_type == RowType::kFloat32 && kernel.pack == PackInputsCpu;
   if (!as_is) {
-    const auto pack = quantised ? QuantiseInputsCpu : PackInputsCpu;
     const RowTiles tiles = TilesOf(rows.rows);
     const int64_t tile_cost = rows.rows / tiles.count * rows.k;
     ForItems(tiles.count, 1, tile_cost,
-             [&](int64_t begin, int64_t end) { pack(rows, begin, end, packed); });
+             [&](int64_t begin, int64_t end) { kernel.pack(rows, begin, end, packed); });
   }
   const float* inputs = as_is ? static_cast<const float*>(rows.x) : packed;
-  const auto run = quantised ? QuantisedPanelsCpu : LinearPanelsCpu;
-  const int64_t grain =
-      quantised ? QuantisedPanelsAtOnce(rows.rows) : PanelsAtOnce(rows.rows, rows.narrow);
-  ForItems(PanelsOf(rows.n), grain, rows.k * kPanel / 4 * rows.rows,
-           [&](int64_t begin, int64_t end) { run(rows, inputs, begin, end); });
+  ForItems(PanelsOf(rows.n), kernel.panels_at_once, rows.k * kPanel / 4 * rows.rows,
+           [&](int64_t begin, int64_t end) { kernel.run(rows, inputs, begin, end); });
 }
 
 struct EmbedRows {
@@ -169,7 +204,8 @@ float WidenScale(uint16_t bits) {
 // Input i of output `id`, in each format.
 template <typename W>
 float WeightAt(const W* panels, int64_t width, int64_t id, int64_t i) {
-  return static_cast<float>(panels[(id / kPanel * width + i) * kPanel + id % kPanel]);
+  const W* panel = panels + id / kPanel * PanelSize(panels, width);
+  return static_cast<float>(panel[PlaceInPanel(panels, i) + id % kPanel * OutputStep(panels)]);
 }
 float WeightAt(const Int8Group* panels, int64_t width, int64_t id, int64_t i) {
   const Int8Group& group = panels[id / kPanel * GroupsOf(width) + i / kGroup];
@@ -231,7 +267,8 @@ void EmbedCpu(const at::Tensor& ids, const at::Tensor& panels, int64_t format, i
     };
     switch (w_format) {
       case WeightFormat::kFloat32: return run(panels.const_data_ptr<float>());
-      case WeightFormat::kBFloat16: return run(panels.const_data_ptr<at::BFloat16>());
+      case WeightFormat::kBFloat16:
+      case WeightFormat::kBFloat16Dot: return run(panels.const_data_ptr<at::BFloat16>());
       case WeightFormat::kInt8: return run(static_cast<const Int8Group*>(panels.const_data_ptr()));
       case WeightFormat::kInt4: return run(static_cast<const Int4Group*>(panels.const_data_ptr()));
       case WeightFormat::kFloat8: return;  // refused by CheckFormat
@@ -273,8 +310,8 @@ void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, in
   rows.narrow = SplitsWideVectors();
   if (bias.has_value()) rows.bias = CheckFloats("bias", *bias, rows.n);
   const int64_t total = x.size(0);
-  const int64_t pass = std::min(total, kRowsPerPass);
-  const size_t scratch = static_cast<size_t>(PackedInputFloats(rows.format, pass, rows.k));
+  const int64_t pass = RowsPerPass(rows.format, total, rows.k);
+  const size_t scratch = static_cast<size_t>(PackedInputFloats(rows.format, std::min(total, pass), rows.k));
   std::unique_ptr<float[]> own;
   float* packed = nullptr;
   if (ThreadPool* pool = CurrentPool()) {

@@ -35,21 +35,14 @@ struct NarrowKernel {
   static constexpr int kPanelVectors = static_cast<int>(kPanel) / kWidth;
   static constexpr size_t kAhead = 4096 / sizeof(W);
 
-  static constexpr int64_t PanelWeights(int64_t k) { return k * kPanel; }
+  static constexpr size_t kInputs = WeightLine<W>::kInputs;
+  static constexpr int64_t PanelWeights(int64_t k) { return LinesOf<W>(k) * kPanel; }
   // 4 rows take 3 panels, whose 12 vectors are 4 strips of 3.
   static constexpr int MaxPanels(int rows) { return rows <= 4 ? 3 : 1; }
   // Vectors of outputs at once, of `panels`: up to 12 accumulators.
   static constexpr int StripVectors(int rows, int panels) {
     if (rows == 4 && panels == 3) return 3;
     return rows >= 4 ? 2 : 4;
-  }
-
-  static HWY_INLINE V Load(const float* from) { return hn::LoadU(D(), from); }
-  static HWY_INLINE V Load(const uint16_t* from) {
-    const D d;
-    const hn::RebindToUnsigned<D> du;
-    const hn::Rebind<uint16_t, D> d16;
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
   }
 
   // S vectors of outputs, from vector First of the panels at w, for R rows, to y.
@@ -62,15 +55,16 @@ struct NarrowKernel {
     for (int r = 0; r < R; ++r) {
       for (int v = 0; v < S; ++v) acc[r][v] = hn::Zero(d);
     }
-    for (size_t i = 0; i < k; ++i) {
-      const W* at = w + i * kPanel;
-      hwy::Prefetch(at + kLast * k * kPanel + kAhead);  // twice a line: a branch costs more
+    const size_t panel_weights = static_cast<size_t>(PanelWeights(static_cast<int64_t>(k)));
+    const auto add = [&](const W* at, size_t line, size_t j) {
+      const float* input = x + (line * kInputs + j) * R;
       const auto weights = [&](size_t v) {
-        return Load(at + (First + v) / kPanelVectors * k * kPanel + (First + v) % kPanelVectors * kWidth);
+        return WeightLine<W>::Load(
+            d, at + (First + v) / kPanelVectors * panel_weights + (First + v) % kPanelVectors * kWidth, j);
       };
       if constexpr (R * S + S + 1 > kRegisters) {  // then the inputs stay in registers, not the weights
         V inputs[R];
-        for (size_t r = 0; r < R; ++r) inputs[r] = hn::Set(d, x[i * R + r]);
+        for (size_t r = 0; r < R; ++r) inputs[r] = hn::Set(d, input[r]);
         for (size_t v = 0; v < S; ++v) {
           const V weight = weights(v);
           for (int r = 0; r < R; ++r) acc[r][v] = hn::MulAdd(inputs[r], weight, acc[r][v]);
@@ -79,11 +73,18 @@ struct NarrowKernel {
         V weight[S];
         for (size_t v = 0; v < S; ++v) weight[v] = weights(v);
         for (size_t r = 0; r < R; ++r) {
-          const V input = hn::Set(d, x[i * R + r]);
-          for (int v = 0; v < S; ++v) acc[r][v] = hn::MulAdd(input, weight[v], acc[r][v]);
+          const V one = hn::Set(d, input[r]);
+          for (int v = 0; v < S; ++v) acc[r][v] = hn::MulAdd(one, weight[v], acc[r][v]);
         }
       }
+    };
+    size_t line = 0;
+    for (; (line + 1) * kInputs <= k; ++line) {
+      const W* at = w + line * kPanel;
+      hwy::Prefetch(at + kLast * panel_weights + kAhead);
+      for (size_t j = 0; j < kInputs; ++j) add(at, line, j);
     }
+    if (line * kInputs < k) add(w + line * kPanel, line, 0);
     for (size_t r = 0; r < R; ++r) {
       for (size_t v = 0; v < S; ++v) {
         hn::StoreU(acc[r][v], d, y + r * y_stride + (First + v) * kWidth);
@@ -105,12 +106,8 @@ struct NarrowKernel {
     HWY_ALIGN float y[R][P][kPanel];
     Strips<R, P>(static_cast<size_t>(a.k), x, w, &y[0][0][0]);
     for (int r = 0; r < R; ++r) {
-      for (int p = 0; p < P; ++p) {
-        VF sums[kVectors];
-        for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
-          sums[v] = hn::Load(DF(), &y[r][p][v * kLanes]);
-        }
-        StorePanel(a, sums, row + r, (panel + p) * kPanel);
+      for (int64_t at = 0; at < P * kPanel; at += static_cast<int64_t>(kLanes)) {
+        StoreOutputs(a, hn::Load(DF(), &y[r][0][0] + at), row + r, panel * kPanel + at);
       }
     }
   }

@@ -2,7 +2,7 @@
 // The linear kernel over quantised weights: 16-bit inputs times 8-bit (or 4-bit) weights, two inputs at a
 // time, summed exactly in 32-bit integers within a group. See linear_rows.h for the law that it keeps.
 // Twice the multiplications per instruction of float32; 8-bit inputs would give no more without the dot
-// product instructions of newer CPUs, and cost accuracy. No torch, no threads.
+// product instructions of newer CPUs (linear_vnni.cc), and cost accuracy. No torch, no threads.
 #include "kernels/linear_rows.h"
 
 #include "kernels/simd_targets.h"
@@ -49,32 +49,30 @@ HWY_INLINE VI WholeSum(VI sum, VI) { return sum; }
 using DS = hn::Repartition<int16_t, DI>;
 using VS = hn::Vec<DS>;  // pairs of inputs or weights
 
-// The weights of 16 outputs at two inputs.
+// The weights of 16 outputs at two inputs: the even bytes of their quad, widened, or the odd ones.
 HWY_INLINE void LoadPair(const Int8Group& group, size_t pair, VS (&w)[kVectors]) {
-  const DS d;
-  const hn::Rebind<int8_t, DS> d8;
+  const hn::Repartition<int8_t, DS> d8;
   for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
-    w[v] = hn::PromoteTo(d, hn::LoadU(d8, &group.q[pair][v * kLanes][0]));
+    VS bytes = hn::BitCast(DS(), hn::LoadU(d8, &group.q[pair / 2][v * kLanes][0]));
+    if (pair % 2 == 0) bytes = hn::ShiftLeft<8>(bytes);
+    w[v] = hn::ShiftRight<8>(bytes);
   }
 }
 
+// The same, of half bytes.
 HWY_INLINE void LoadPair(const Int4Group& group, size_t pair, VS (&w)[kVectors]) {
-  const uint8_t* q = group.q[pair];
-  if constexpr (kVectors == 1) {
-    const hn::Half<DS> d;
-    const hn::Rebind<uint8_t, hn::Half<DS>> d8;
-    const auto both = hn::PromoteTo(d, hn::LoadU(d8, q));
-    const auto low = hn::And(both, hn::Set(d, int16_t{15}));
-    w[0] = hn::Combine(DS(), hn::ShiftRight<4>(both), low);
-  } else {
-    const DS d;
-    const hn::Rebind<uint8_t, DS> d8;
-    constexpr size_t kHalf = kVectors / 2;
-    for (size_t v = 0; v < kHalf; ++v) {
-      const auto both = hn::PromoteTo(d, hn::LoadU(d8, q + 2 * v * kLanes));
-      w[v] = hn::And(both, hn::Set(d, int16_t{15}));
-      w[kHalf + v] = hn::ShiftRight<4>(both);
+  const hn::Repartition<uint8_t, DS> d8;
+  const hn::RebindToUnsigned<DS> du;
+  const auto low = hn::Set(du, uint16_t{15});
+  for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
+    auto bits = hn::BitCast(du, hn::LoadU(d8, &group.q[pair / 4][v * kLanes][0]));
+    switch (pair % 4) {
+      case 0: bits = hn::And(bits, low); break;
+      case 1: bits = hn::And(hn::ShiftRight<8>(bits), low); break;
+      case 2: bits = hn::And(hn::ShiftRight<4>(bits), low); break;
+      default: bits = hn::ShiftRight<12>(bits);
     }
+    w[v] = hn::BitCast(DS(), bits);
   }
 }
 
@@ -182,9 +180,7 @@ struct QuantisedKernel {
       }
       AddGroup<R, P>(x[g], w, y);
     }
-    for (int r = 0; r < R; ++r) {
-      for (int p = 0; p < P; ++p) StorePanel(a, y[r][p], row + r, (panel + p) * kPanel);
-    }
+    StoreTile<R, P>(a, y, row, panel);
   }
 };
 
@@ -214,52 +210,55 @@ HWY_INLINE void LoadGroup(const T* from, size_t count, float* to) {
 }
 
 // q = round(x / scale) of one group; returns scale.
-HWY_INLINE float QuantiseGroup(const float* x, int32_t* q) {
+HWY_INLINE float QuantiseGroup(const float* x, int16_t* q) {
   const DF d;
   const DI di;
-  VF largest = hn::Zero(d), probe = hn::Zero(d);  // probe: NaN where x is NaN or Inf
-  for (size_t i = 0; i < static_cast<size_t>(kGroup); i += kLanes) {
-    const VF v = hn::LoadU(d, x + i);
-    largest = hn::Max(largest, hn::Abs(v));
-    probe = hn::Add(probe, hn::Sub(v, v));
+  const hn::Rebind<int16_t, DF> d16;
+  constexpr size_t kSize = static_cast<size_t>(kGroup);
+  // Magnitudes compare as their bits do, and those of Inf and NaN are above all others.
+  VI largest = hn::Zero(di);
+  for (size_t i = 0; i < kSize; i += kLanes) {
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
   }
-  const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
-  const bool finite = hn::GetLane(hn::SumOfLanes(d, probe)) == 0.0f;
+  const int32_t bits = hn::GetLane(hn::MaxOfLanes(di, largest));
+  float max;
+  std::memcpy(&max, &bits, sizeof(max));
+  const bool finite = bits < 0x7F800000;
   const bool zeros = !finite || max < 1e-30f;
   const VF inverse = hn::Set(d, zeros ? 0.0f : 32767.0f / max);
-  for (size_t i = 0; i < static_cast<size_t>(kGroup); i += kLanes) {
+  for (size_t i = 0; i < kSize; i += kLanes) {
     const VF v = zeros ? hn::Zero(d) : hn::LoadU(d, x + i);
-    hn::StoreU(hn::NearestInt(hn::Mul(v, inverse)), di, q + i);
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(v, inverse))), d16, q + i);
   }
   if (!finite) return std::numeric_limits<float>::quiet_NaN();
   return zeros ? 0.0f : max / 32767.0f;
 }
 
-// A tile's groups as QuantisedInputs<height>, whose height is known at run time only: hence the plain
-// offsets.
+// Words of a row's group in QuantisedInputs.
+constexpr size_t kGroupWords = sizeof(QuantisedInputs<1>) / 4;
+
 template <typename T>
 void QuantiseTile(const LinearRows& a, int64_t first, int64_t height, float* packed) {
-  const int64_t groups = GroupsOf(a.k);
-  const int64_t group_floats = height * static_cast<int64_t>(sizeof(QuantisedInputs<1>) / 4);
-  for (int64_t r = 0; r < height; ++r) {
-    const T* row = static_cast<const T*>(a.x) + (first + r) * a.x_stride;
-    for (int64_t g = 0; g < groups; ++g) {
+  const auto quantise = [&](size_t row, size_t at, size_t count, uint32_t* out) {
+    const T* from = static_cast<const T*>(a.x) + (first + static_cast<int64_t>(row)) * a.x_stride;
+    for (size_t word = 0; word < count; word += kGroupWords) {
+      const size_t input = (at + word) / kGroupWords * kGroup;
       HWY_ALIGN float x[kGroup];
-      HWY_ALIGN int32_t q[kGroup];
-      LoadGroup(row + g * kGroup, static_cast<size_t>(a.k - g * kGroup), x);
-      const float scale = QuantiseGroup(x, q);
-      float* to = packed + g * group_floats;
-      int32_t sum = 0;
-      for (int64_t pair = 0; pair < kPairs; ++pair) {
-        const int16_t both[2] = {static_cast<int16_t>(q[2 * pair]),
-                                 static_cast<int16_t>(q[2 * pair + 1])};
-        std::memcpy(to + pair * height + r, both, sizeof(both));
-        sum += q[2 * pair] + q[2 * pair + 1];
+      HWY_ALIGN int16_t q[kGroup];
+      LoadGroup(from + input, static_cast<size_t>(a.k) - input, x);
+      QuantisedInputs<1> words{};
+      words.scale[0] = QuantiseGroup(x, q);
+      std::memcpy(words.q, q, sizeof(words.q));
+      if (a.format == WeightFormat::kInt4) {  // only its groups have a least value
+        int32_t sum = 0;
+        for (const int16_t value : q) sum += value;
+        words.sum[0] = words.scale[0] * static_cast<float>(sum);
       }
-      to[kPairs * height + r] = scale;
-      to[(kPairs + 1) * height + r] = scale * static_cast<float>(sum);
+      std::memcpy(out + word, &words, sizeof(words));
     }
-  }
+  };
+  InterleaveTile<4 * kGroupWords>(static_cast<size_t>(height), kGroupWords * static_cast<size_t>(GroupsOf(a.k)),
+                                  quantise, packed);
 }
 
 void QuantiseInputsTarget(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
@@ -288,14 +287,17 @@ HWY_EXPORT(QuantiseInputsTarget);
 HWY_EXPORT(QuantisedPanelsTarget);
 
 int64_t QuantisedPanelsAtOnce(int64_t rows) {
+  if (HasVnni()) return VnniPanelsAtOnce(rows);
   return HWY_DYNAMIC_DISPATCH(QuantisedPanelsAtOnceTarget)(rows);
 }
 
 void QuantiseInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
+  if (HasVnni()) return VnniInputs(args, begin, end, packed);
   HWY_DYNAMIC_DISPATCH(QuantiseInputsTarget)(args, begin, end, packed);
 }
 
 void QuantisedPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end) {
+  if (HasVnni()) return VnniPanels(args, packed, begin, end);
   HWY_DYNAMIC_DISPATCH(QuantisedPanelsTarget)(args, packed, begin, end);
 }
 

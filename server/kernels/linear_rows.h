@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain-pointer arguments of Linear on the CPU, and of its packing; no torch here.
 //
-// Floating-point weights lie in panels of 16 outputs, [panels, k, 16]: every output is one chain of
-// float32 multiply-adds over the inputs in order, and no horizontal sum exists. Quantised weights lie in
+// float32 weights lie in panels of 16 outputs, [panels, k, 16], bfloat16 ones in panels of pairs of inputs,
+// [panels, pairs, 16, 2], a last odd input's neighbour being 0: every output is one chain of float32 multiply-adds
+// over the inputs (kBFloat16Dot: over the pairs) in order, and no horizontal sum exists. Quantised weights lie in
 // panels of groups of 32 inputs: a row's inputs are rounded to 16-bit integers with one float32 scale
-// per group (its largest is 32767), a group's products are summed exactly in 32-bit integers, and the
+// per group (its largest is 32767; where HasVnni to 8 bits, its largest is 127), a group's products are summed exactly in 32-bit integers, and the
 // groups, scaled, are one chain of float32 multiply-adds in order. So a row's bits depend on nothing but
 // that row.
 #pragma once
@@ -23,7 +24,7 @@ struct LinearRows {
   RowType y_type = RowType::kFloat32;
   const void* x = nullptr;  // [rows, k]
   int64_t x_stride = 0;
-  const void* panels = nullptr;  // [ceil(n / 16), k, 16], or [ceil(n / 16), groups] of Int8Group, Int4Group
+  const void* panels = nullptr;  // [ceil(n / 16)] panels, or [ceil(n / 16), groups] of Int8Group, Int4Group
   const float* bias = nullptr;   // [n], or null
   void* y = nullptr;             // [rows, n]
   int64_t y_stride = 0;
@@ -34,20 +35,24 @@ struct LinearRows {
   bool narrow = false;
 };
 
+// Whether the kernels in use are those of AVX-512.
+bool UsesAvx512();
+
 // Whether this processor splits 256-bit instructions, so that 128-bit ones are as wide and widening to
 // float32 is cheaper (AMD's first Zen; measured there: a prompt of 64 tokens 1.23x).
 bool SplitsWideVectors();
 
 // Rows are handled in tiles of nearly equal height; a tile's inputs are interleaved, so that the kernel
-// reads them in one stream: [k, height] float32, or [groups] of QuantisedInputs<height>.
+// reads them in one stream: [k, height] float32, [pairs, height, 2] bfloat16 (kBFloat16Dot), or [groups] of
+// QuantisedInputs<height>.
 struct RowTiles {
   int64_t count = 0;
   int64_t first_row(int64_t tile, int64_t rows) const { return tile * rows / count; }
 };
 RowTiles TilesOf(int64_t rows);
 
-// One group of inputs of a tile: x = scale * q, and sum = scale * (q0 + q1 + ...), which the least
-// value of a 4-bit group is multiplied with. A group with a NaN or Inf has scale NaN and q 0; one with
+// One group of inputs of a tile: x = scale * q, and, for kInt4 only, sum = scale * (q0 + q1 + ...), which the
+// least value of a 4-bit group is multiplied with. A group with a NaN or Inf has scale NaN and q 0; one with
 // nothing above 1e-30 is taken as zeros.
 template <int64_t kHeight>
 struct QuantisedInputs {
@@ -59,6 +64,7 @@ struct QuantisedInputs {
 // Floats that the interleaved inputs of `rows` rows take.
 constexpr int64_t PackedInputFloats(WeightFormat format, int64_t rows, int64_t k) {
   constexpr int64_t kGroupBytes = sizeof(QuantisedInputs<1>);
+  if (format == WeightFormat::kBFloat16Dot) return rows * PairsOf(k);
   return IsQuantised(format) ? rows * GroupsOf(k) * (kGroupBytes / 4) : rows * k;
 }
 
@@ -71,10 +77,20 @@ void PackInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* pa
 // Outputs of panels [begin, end) for all rows, from the packed inputs.
 void LinearPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
 
+// The same three for kBFloat16Dot, where HasBFloat16Dot.
+int64_t BFloat16PanelsAtOnce(int64_t rows);
+void PackBFloat16InputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
+void BFloat16PanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
+
 // The same three for quantised weights.
 int64_t QuantisedPanelsAtOnce(int64_t rows);
 void QuantiseInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
 void QuantisedPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
+
+// What those three are where HasVnni: inputs are rounded to 8 bits, not 16.
+int64_t VnniPanelsAtOnce(int64_t rows);
+void VnniInputs(const LinearRows& args, int64_t begin, int64_t end, float* packed);
+void VnniPanels(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
 
 // Quantises one panel: weights [groups * 32, 16] float32, inputs beyond the last being 0. The result is
 // the same on every SIMD target. Scale of an 8-bit group: largest magnitude / 127, rounded up to

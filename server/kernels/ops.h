@@ -106,8 +106,8 @@ void Activate(const at::Tensor& x, Activation activation, const OptionalNorm& ga
               const OptionalNorm& up_norm, at::Tensor& y);
 
 // A linear layer's weight [N, K] in the kernels' own layout, opaque outside this folder: on CPU panels of
-// 16 outputs, [ceil(N / 16), K, 16] for floating point, [ceil(N / 16), ceil(K / 32), bytes of a group] for
-// quantised weights; on CUDA [N, K] or [N, bytes of a row] (see weight_format.h).
+// 16 outputs, [ceil(N / 16), K, 16] for float32, [ceil(N / 16), ceil(K / 2), 32] for bfloat16 and
+// [ceil(N / 16), ceil(K / 32), bytes of a group] for quantised weights; on CUDA [N, K] or [N, bytes of a row] (see weight_format.h).
 struct PackedWeight {
   at::Tensor panels;
   WeightFormat format = WeightFormat::kFloat32;
@@ -123,7 +123,8 @@ struct PackedWeight {
 PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format);
 
 // y = x W^T + bias. x [tokens, K] act, y [tokens, N] act or float32, bias [N] float32 or undefined.
-// On CPU: floating-point weights: each output is one float32 sum over k = 0..K-1 in order. Quantised weights:
+// On CPU: floating-point weights: each output is one float32 sum over k = 0..K-1 in order (kBFloat16Dot: of inputs
+// rounded to bfloat16, over pairs of them). Quantised weights:
 // inputs are rounded to 16 bits per group of 32, whose products are summed exactly; the groups are one
 // float32 sum in order. Either way whatever the number of rows.
 void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& y);

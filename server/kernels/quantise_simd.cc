@@ -21,6 +21,8 @@ using DI = hn::RebindToSigned<DF>;
 constexpr size_t kPanelSize = static_cast<size_t>(kPanel);
 constexpr size_t kGroupSize = static_cast<size_t>(kGroup);
 
+int64_t Index(size_t i) { return static_cast<int64_t>(i); }
+
 // v rounded to bfloat16 and back: its bits are stored at `bits`.
 HWY_INLINE VF RoundTo16(VF v, uint16_t* bits) {
   const DF d;
@@ -75,9 +77,7 @@ void QuantiseGroup(const float* w, size_t first, Int8Group& out) {
     const VF exact = hn::Mul(hn::LoadU(d, w + i * kPanelSize), inverse);
     const VF in_range = hn::Min(hn::Max(exact, hn::Set(d, -127.0f)), hn::Set(d, 127.0f));
     hn::Store(hn::NearestInt(in_range), DI(), q);
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      out.q[i / 2][first + lane][i % 2] = static_cast<int8_t>(q[lane]);
-    }
+    for (size_t lane = 0; lane < kLanes; ++lane) out.Set(Index(first + lane), Index(i), q[lane]);
   }
   RoundTo16(hn::Add(scale, probe), out.scale + first);
 }
@@ -164,11 +164,7 @@ void QuantiseGroup(const float* w, size_t first, Int4Group& out) {
     HWY_ALIGN int32_t q[kLanes];
     const VF level = Level(hn::LoadU(d, w + i * kPanelSize), best, inverse);
     hn::Store(hn::NearestInt(hn::IfThenElseZero(hn::Eq(probe, hn::Zero(d)), level)), DI(), q);
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const size_t number = 2 * (first + lane) + i % 2;
-      uint8_t& both = out.q[i / 2][number % kPanelSize];
-      both = static_cast<uint8_t>(both | q[lane] << (number < kPanelSize ? 0 : 4));
-    }
+    for (size_t lane = 0; lane < kLanes; ++lane) out.Set(Index(first + lane), Index(i), q[lane]);
   }
   RoundTo16(hn::Add(best.scale, probe), out.scale + first);
   RoundTo16(best.least, out.least + first);

@@ -7,20 +7,41 @@
 
 namespace normserve::kernels {
 
-// kInt4 has kernels on the CPU only, kFloat8 (e4m3) on CUDA only.
-enum class WeightFormat : int32_t { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kInt4 = 3, kFloat8 = 4 };
+// kInt4 has kernels on the CPU only, kFloat8 (e4m3) on CUDA only. kBFloat16Dot is kBFloat16 whose inputs are rounded
+// to bfloat16, too, for a CPU that multiplies and adds pairs of them (HasBFloat16Dot): twice the speed of float32.
+enum class WeightFormat : int32_t {
+  kFloat32 = 0,
+  kBFloat16 = 1,
+  kInt8 = 2,
+  kInt4 = 3,
+  kFloat8 = 4,
+  kBFloat16Dot = 5
+};
 
 constexpr bool IsQuantised(WeightFormat format) {
   return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 || format == WeightFormat::kFloat8;
 }
 
+// Whether this CPU multiplies bfloat16 (AVX512-BF16). kBFloat16Dot needs it.
+bool HasBFloat16Dot();
+
+// Whether this CPU multiplies 8-bit integers (AVX512-VNNI): then the inputs of quantised weights have 8 bits.
+bool HasVnni();
+
 // Outputs that lie beside each other: one vector load gives the weights of 16 outputs at one input.
 inline constexpr int64_t kPanel = 16;
 
-// Inputs that share one scale per output in a quantised weight.
+// Inputs that share one scale per output in a quantised weight, and those that lie beside each other in it.
 inline constexpr int64_t kGroup = 32;
-inline constexpr int64_t kPairs = kGroup / 2;  // inputs are multiplied two at a time
+inline constexpr int64_t kQuad = 4;
+inline constexpr int64_t kPairs = kGroup / 2;
+inline constexpr int64_t kQuads = kGroup / kQuad;
 
+// Where an input lies in its quad: so the bytes of even places are one pair of inputs, and those of odd places the
+// next, and a kernel that multiplies 16 bits gets both by shifts; one that multiplies 8 takes the quad as it is.
+constexpr int64_t PlaceInQuad(int64_t input) { return input % 4 / 2 + input % 2 * 2; }
+
+constexpr int64_t PairsOf(int64_t inputs) { return (inputs + 1) / 2; }
 constexpr int64_t GroupsOf(int64_t inputs) { return (inputs + kGroup - 1) / kGroup; }
 
 // One group of one panel, scale and values together, so that a panel is one stream of memory. Scales are
@@ -29,22 +50,29 @@ constexpr int64_t GroupsOf(int64_t inputs) { return (inputs + kGroup - 1) / kGro
 // w = scale * q, q in -127..127. 8.5 bits per weight.
 struct Int8Group {
   uint16_t scale[kPanel];
-  int8_t q[kPairs][kPanel][2];
+  int8_t q[kQuads][kPanel][kQuad];
 
-  int Value(int64_t output, int64_t input) const { return q[input / 2][output][input % 2]; }
+  int Value(int64_t output, int64_t input) const { return q[input / kQuad][output][PlaceInQuad(input)]; }
+  void Set(int64_t output, int64_t input, int value) {
+    q[input / kQuad][output][PlaceInQuad(input)] = static_cast<int8_t>(value);
+  }
 };
 
-// w = scale * q + least, q in 0..15. 5 bits per weight. The values of a pair are numbered output by
-// output, 0..31; byte i holds number i in its low half and number 16 + i in its high half.
+// w = scale * q + least, q in 0..15. 5 bits per weight. Of two quads the earlier is in the low halves of bytes that
+// lie as those of Int8Group, the later in the high ones.
 struct Int4Group {
   uint16_t scale[kPanel];
   uint16_t least[kPanel];
-  uint8_t q[kPairs][kPanel];
+  uint8_t q[kQuads / 2][kPanel][kQuad];
 
   int Value(int64_t output, int64_t input) const {
-    const int64_t number = 2 * output + input % 2;
-    const uint8_t both = q[input / 2][number % kPanel];
-    return number < kPanel ? both & 15 : both >> 4;
+    const int both = q[input / (2 * kQuad)][output][PlaceInQuad(input)];
+    return input / kQuad % 2 == 0 ? both & 15 : both >> 4;
+  }
+  // Once per value, of a group that was all zeros.
+  void Set(int64_t output, int64_t input, int value) {
+    uint8_t& both = q[input / (2 * kQuad)][output][PlaceInQuad(input)];
+    both = static_cast<uint8_t>(both | value << (input / kQuad % 2 == 0 ? 0 : 4));
   }
 };
 
@@ -71,7 +99,8 @@ constexpr int64_t LinearRowBytes(WeightFormat format, int64_t inputs) {
     case WeightFormat::kBFloat16: return 2 * inputs;
     case WeightFormat::kInt8: return RoundedUp(RowScalesAt(format, inputs) + 2 * GroupsOf(inputs), 16);
     case WeightFormat::kFloat8: return RowScalesAt(format, inputs) + 16;
-    case WeightFormat::kInt4: return 0;
+    case WeightFormat::kInt4:
+    case WeightFormat::kBFloat16Dot: return 0;
   }
   return 0;
 }

@@ -116,7 +116,8 @@ inline void WithWeights(WeightFormat format, const Body& body) {
     case WeightFormat::kBFloat16: return body(FloatWeights<__nv_bfloat16>{});
     case WeightFormat::kInt8: return body(Int8Weights{});
     case WeightFormat::kFloat8: return body(Float8Weights{});
-    case WeightFormat::kInt4: return;
+    case WeightFormat::kInt4:
+    case WeightFormat::kBFloat16Dot: return;
   }
 }
 template <class Body>

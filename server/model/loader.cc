@@ -163,19 +163,23 @@ absl::StatusOr<norm::FoldableLayer> Loader::ReadLayer(int64_t layer) {
 }
 
 // bfloat16 weights stay bfloat16 under float32 activations: widening them on read gives the same bits
-// for half the memory. Everything else is packed in the activation dtype.
-kernels::WeightFormat FormatOf(const at::Tensor& weight, at::ScalarType dtype,
-                               Quantization quantize) {
+// for half the memory. Everything else is packed in the activation dtype; float32 activations under
+// --dtype bfloat16 are a CPU's: one that can multiply bfloat16 does so.
+kernels::WeightFormat FormatOf(const at::Tensor& weight, const LoadOptions& options, Quantization quantize) {
   if (quantize == Quantization::kInt8) return kernels::WeightFormat::kInt8;
   if (quantize == Quantization::kInt4) return kernels::WeightFormat::kInt4;
   if (quantize == Quantization::kFloat8) return kernels::WeightFormat::kFloat8;
-  const bool narrow = dtype == at::kBFloat16 || weight.scalar_type() == at::kBFloat16;
+  const bool bfloat16 = options.dtype == at::kBFloat16;
+  if (bfloat16 && options.activations == at::kFloat && kernels::HasBFloat16Dot()) {
+    return kernels::WeightFormat::kBFloat16Dot;
+  }
+  const bool narrow = bfloat16 || weight.scalar_type() == at::kBFloat16;
   return narrow ? kernels::WeightFormat::kBFloat16 : kernels::WeightFormat::kFloat32;
 }
 
 kernels::PackedWeight Loader::Pack(const at::Tensor& weight, Quantization quantize) {
   kernels::PackedWeight packed =
-      kernels::PackWeight(weight.to(options_.device), FormatOf(weight, options_.dtype, quantize));
+      kernels::PackWeight(weight.to(options_.device), FormatOf(weight, options_, quantize));
   if (options_.batch_invariant) packed.rows_per_product = kBatchInvariantRows;
   weight_bytes_ += static_cast<uint64_t>(packed.panels.nbytes());
   return packed;

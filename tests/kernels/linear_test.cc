@@ -31,11 +31,17 @@ namespace normserve::kernels {
 namespace {
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16};
-// Activations and weights as they are met together.
-constexpr std::pair<at::ScalarType, WeightFormat> kFormats[] = {
-    {at::kFloat, WeightFormat::kFloat32},   {at::kFloat, WeightFormat::kBFloat16},
-    {at::kBFloat16, WeightFormat::kBFloat16}, {at::kFloat, WeightFormat::kInt8},
-    {at::kBFloat16, WeightFormat::kInt8},   {at::kFloat, WeightFormat::kInt4}};
+// Activations and weights as they are met together, where the SIMD target in use has them.
+std::vector<std::pair<at::ScalarType, WeightFormat>> Formats() {
+  std::vector<std::pair<at::ScalarType, WeightFormat>> formats = {
+      {at::kFloat, WeightFormat::kFloat32},     {at::kFloat, WeightFormat::kBFloat16},
+      {at::kBFloat16, WeightFormat::kBFloat16}, {at::kFloat, WeightFormat::kInt8},
+      {at::kBFloat16, WeightFormat::kInt8},     {at::kFloat, WeightFormat::kInt4}};
+  if (HasBFloat16Dot()) {
+    for (const at::ScalarType dtype : kTypes) formats.emplace_back(dtype, WeightFormat::kBFloat16Dot);
+  }
+  return formats;
+}
 
 WeightFormat FormatOf(at::ScalarType dtype) {
   return dtype == at::kFloat ? WeightFormat::kFloat32 : WeightFormat::kBFloat16;
@@ -82,6 +88,29 @@ TEST(Linear, ImplementationsAgree) {
   }
 }
 
+// The inputs are rounded, and nothing else.
+TEST(Linear, BFloat16DotRoundsItsInputs) {
+  if (!HasBFloat16Dot()) GTEST_SKIP() << "this CPU has no AVX512-BF16";
+  at::manual_seed(5);
+  for (const at::ScalarType x_type : kTypes) {
+    for (const LinearShape& s : {LinearShape{1, 1, 1}, {1, 130, 33}, {2, 16, 7}, {3, 48, 64}, {7, 100, 100},
+                                 {8, 300, 65}, {12, 129, 50}, {13, 257, 17}, {25, 40, 64}, {97, 33, 31}}) {
+      const at::Tensor x = at::randn({s.m, s.k}).to(x_type);
+      const at::Tensor w = (at::randn({s.n, s.k}) * 0.1).to(at::kBFloat16);
+      const at::Tensor bias = s.m % 2 == 1 ? at::randn({s.n}) : at::Tensor();
+      const PackedWeight packed = PackWeight(w, WeightFormat::kBFloat16Dot);
+      Guarded in(x, Layout::kOffsetByOne), out(s.m, s.n, at::kFloat, Layout::kOffsetByOne);
+      Linear(in.view(), packed, bias, out.view());
+      out.ExpectBandIntact("bfloat16 dot");
+      ExpectClose(out.view(), LinearOracle(x.to(at::kBFloat16), w, bias),
+                  1e-6 * std::sqrt(static_cast<double>(s.k)) + 1e-6, HalfUlp(at::kFloat),
+                  std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k));
+    }
+  }
+  const SimdTargetScope scope("AVX2");
+  EXPECT_THROW(PackWeight(at::randn({4, 4}), WeightFormat::kBFloat16Dot), c10::Error);
+}
+
 // Chunked prefill, batching and preemption rely on it: one row alone, among others at any place, on
 // any number of threads.
 TEST(Linear, SameBitsForAnyRowCountAndThreadCount) {
@@ -90,7 +119,7 @@ TEST(Linear, SameBitsForAnyRowCountAndThreadCount) {
   const at::Tensor bias = at::randn({n});
   for (const std::string& target : SimdTargets()) {
     const SimdTargetScope scope(target);
-    for (const auto& [dtype, format] : kFormats) {
+    for (const auto& [dtype, format] : Formats()) {
       const at::Tensor x = at::randn({230, k}).to(dtype);
       const PackedWeight w = PackWeight(at::randn({n, k}), format);
       at::Tensor want = at::empty({230, n}, dtype);
@@ -145,7 +174,7 @@ TEST(Linear, NarrowVectorsGiveTheSameBits) {
 }
 
 TEST(Linear, NanStaysInItsRow) {
-  for (const auto& [dtype, format] : kFormats) {
+  for (const auto& [dtype, format] : Formats()) {
     for (const float value : {NAN, INFINITY}) {
       at::Tensor x = at::randn({5, 40}), y = at::empty({5, 30});
       x[2][7] = value;
@@ -161,11 +190,15 @@ TEST(PackWeight, TakesAnyStridesAndDtypes) {
   for (const at::ScalarType from : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const at::ScalarType to : kTypes) {
       const at::Tensor source = w.to(from);
+      const at::Tensor rounded = source.to(at::kFloat).to(to);
+      // float32: [panels, inputs, outputs]; bfloat16: [panels, pairs, outputs of two inputs].
       const at::Tensor want =
-          at::constant_pad_nd(source.to(at::kFloat).to(to), {0, 0, 0, 14}).view({4, 16, 37});
+          to == at::kFloat ? at::constant_pad_nd(rounded, {0, 0, 0, 14}).view({4, 16, 37}).transpose(1, 2)
+                           : at::constant_pad_nd(rounded, {0, 1, 0, 14}).view({4, 16, 19, 2}).transpose(1, 2)
+                                 .reshape({4, 19, 32});
       const PackedWeight rows = PackWeight(source, FormatOf(to));
       const PackedWeight columns = PackWeight(source.t().contiguous().t(), FormatOf(to));
-      EXPECT_TRUE(SameBits(rows.panels, want.transpose(1, 2)));
+      EXPECT_TRUE(SameBits(rows.panels, want));
       EXPECT_TRUE(SameBits(columns.panels, rows.panels));
       EXPECT_EQ(rows.out_features, 50);
       EXPECT_EQ(rows.in_features, 37);

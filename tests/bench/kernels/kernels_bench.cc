@@ -48,6 +48,10 @@ double BytesOf(const PackedWeight& weight) { return static_cast<double>(weight.p
 
 // Args: rows, threads.
 void BM_Linear(benchmark::State& state, WeightFormat format) {
+  if (format == WeightFormat::kBFloat16Dot && !HasBFloat16Dot()) {
+    state.SkipWithError("this CPU has no AVX512-BF16");
+    return;
+  }
   const int64_t m = state.range(0), n = 8192, k = 2048;
   ThreadPool pool(static_cast<int>(state.range(1)));
   const ScopedPool scope(&pool);
@@ -74,6 +78,7 @@ void LinearSizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgsProduct({{1, 2, 4, 8, 16, 64, 256}, {1, 2}})->UseRealTime();
 }
 BENCHMARK_CAPTURE(BM_Linear, bf16, WeightFormat::kBFloat16)->Apply(LinearSizes);
+BENCHMARK_CAPTURE(BM_Linear, bf16_dot, WeightFormat::kBFloat16Dot)->Apply(LinearSizes);
 BENCHMARK_CAPTURE(BM_Linear, int8, WeightFormat::kInt8)->Apply(LinearSizes);
 BENCHMARK_CAPTURE(BM_Linear, int4, WeightFormat::kInt4)->Apply(LinearSizes);
 
