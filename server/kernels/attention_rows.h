@@ -7,6 +7,7 @@
 #include "kernels/attention_tiles.h"
 #include "kernels/norm_rows.h"
 #include "kernels/qkv_rows.h"
+#include "kernels/weight_format.h"
 
 namespace normserve::kernels {
 
@@ -42,5 +43,8 @@ struct AttentionTileArgs {
 
 // Items [begin, end) of tokens * kv_heads on the CPU; item = token * kv_heads + kv head.
 void AttentionRowsCpu(const AttentionRows& args, int64_t begin, int64_t end);
+
+// What that is over a bfloat16 cache where HasBFloat16Dot.
+void BFloat16DotAttention(const AttentionRows& args, int64_t begin, int64_t end);
 
 }  // namespace normserve::kernels

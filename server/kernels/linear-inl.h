@@ -29,35 +29,9 @@ inline constexpr int kRegisters = kLanes >= 16 ? 32 : 16;
 // Rows per tile.
 inline constexpr int kMaxRows = kLanes >= 16 ? 12 : kLanes >= 8 ? 6 : kLanes >= 4 ? 2 : 1;
 
-// Floating-point weights come by the cache line, which is kInputs inputs of 16 outputs. Load(d, w, j): those of
-// the line's input j, from the output that w points at.
-template <typename W>
-struct WeightLine;
-
-template <>
-struct WeightLine<float> {
-  static constexpr size_t kInputs = 1;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const float* w, size_t /*input*/) {
-    return hn::LoadU(d, w);
-  }
-};
-
-// Two bfloat16 in a word, the earlier input's in the low half.
-template <>
-struct WeightLine<uint32_t> {
-  static constexpr size_t kInputs = 2;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const uint32_t* w, size_t input) {
-    const hn::RebindToUnsigned<D> du;
-    const auto both = hn::LoadU(du, w);
-    return hn::BitCast(d, input == 0 ? hn::ShiftLeft<16>(both) : hn::And(both, hn::Set(du, 0xFFFF0000u)));
-  }
-};
-
 template <typename W>
 constexpr int64_t LinesOf(int64_t inputs) {
-  constexpr int64_t kInputs = static_cast<int64_t>(WeightLine<W>::kInputs);
+  constexpr int64_t kInputs = static_cast<int64_t>(Line<W>::kInputs);
   return (inputs + kInputs - 1) / kInputs;
 }
 

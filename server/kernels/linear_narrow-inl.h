@@ -35,7 +35,7 @@ struct NarrowKernel {
   static constexpr int kPanelVectors = static_cast<int>(kPanel) / kWidth;
   static constexpr size_t kAhead = 4096 / sizeof(W);
 
-  static constexpr size_t kInputs = WeightLine<W>::kInputs;
+  static constexpr size_t kInputs = Line<W>::kInputs;
   static constexpr int64_t PanelWeights(int64_t k) { return LinesOf<W>(k) * kPanel; }
   // 4 rows take 3 panels, whose 12 vectors are 4 strips of 3.
   static constexpr int MaxPanels(int rows) { return rows <= 4 ? 3 : 1; }
@@ -59,7 +59,7 @@ struct NarrowKernel {
     const auto add = [&](const W* at, size_t line, size_t j) {
       const float* input = x + (line * kInputs + j) * R;
       const auto weights = [&](size_t v) {
-        return WeightLine<W>::Load(
+        return Line<W>::Load(
             d, at + (First + v) / kPanelVectors * panel_weights + (First + v) % kPanelVectors * kWidth, j);
       };
       if constexpr (R * S + S + 1 > kRegisters) {  // then the inputs stay in registers, not the weights

@@ -39,7 +39,7 @@ HWY_INLINE void AddInput(const float* HWY_RESTRICT x, const InputWeights<P>& wei
 }
 
 // Inputs [0, kCount) of a line.
-template <int R, int P, typename W, size_t kCount = WeightLine<W>::kInputs>
+template <int R, int P, typename W, size_t kCount = Line<W>::kInputs>
 HWY_INLINE void AddLine(const float* HWY_RESTRICT x, const W* HWY_RESTRICT w, size_t panel_weights,
                         VF (&acc)[R][P][kVectors]) {
   const DF d;
@@ -47,7 +47,7 @@ HWY_INLINE void AddLine(const float* HWY_RESTRICT x, const W* HWY_RESTRICT w, si
     InputWeights<P> weights;
     for (size_t p = 0; p < P; ++p) {
       for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
-        weights[p][v] = WeightLine<W>::Load(d, w + p * panel_weights + v * kLanes, j);
+        weights[p][v] = Line<W>::Load(d, w + p * panel_weights + v * kLanes, j);
       }
     }
     AddInput<R, P>(x + j * R, weights, acc);
@@ -57,7 +57,7 @@ HWY_INLINE void AddLine(const float* HWY_RESTRICT x, const W* HWY_RESTRICT w, si
 template <typename W>
 struct FloatKernel {
   using Weight = W;
-  static constexpr size_t kInputs = WeightLine<W>::kInputs;
+  static constexpr size_t kInputs = Line<W>::kInputs;
   static constexpr int64_t PanelWeights(int64_t k) { return LinesOf<W>(k) * kPanel; }
 
   static constexpr int MaxPanels(int rows) { return PanelsInRegisters(rows); }

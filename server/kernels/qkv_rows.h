@@ -28,7 +28,9 @@ struct QkvRows {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;  // at most kMaxHeadDim
   int64_t block_size = 0;
-  // [blocks, kv_heads, head_dim, block_size]; with keys_by_position as v_cache, which the CPU has no kernel for
+  // [blocks, kv_heads, head_dim, block_size]; with keys_by_position as v_cache, which the CPU has no kernel for.
+  // A bfloat16 cache of the CPU lies by pairs, as a linear layer's weights do: keys [blocks, kv_heads, head_dim / 2,
+  // block_size, 2] and values [blocks, kv_heads, block_size / 2, head_dim, 2], for an even head_dim only.
   void* k_cache = nullptr;
   bool keys_by_position = false;
   void* v_cache = nullptr;  // [blocks, kv_heads, block_size, head_dim]

@@ -115,14 +115,25 @@ void QkvToken(const QkvRows& a, int64_t token) {
   const size_t stride = static_cast<size_t>(a.block_size);
   C* k_block = static_cast<C*>(a.k_cache) + block * a.kv_heads * a.head_dim * a.block_size;
   C* v_block = static_cast<C*>(a.v_cache) + block * a.kv_heads * a.head_dim * a.block_size;
-  C column[kMaxHeadDim];
+  C row[kMaxHeadDim];
+  const size_t at = static_cast<size_t>(offset);
   ForEachHead(a, k, a.kv_heads, 1, cos, [&](size_t h, Head& head) {
-    StoreElements(head.v, dim, column);
-    C* to = k_block + h * dim * stride + offset;
-    for (size_t i = 0; i < dim; ++i) to[i * stride] = column[i];
+    StoreElements(head.v, dim, row);
+    C* to = k_block + h * dim * stride;
+    if constexpr (sizeof(C) == sizeof(float)) {
+      for (size_t i = 0; i < dim; ++i) to[i * stride + at] = row[i];
+    } else {
+      for (size_t i = 0; i < dim; i += 2) std::memcpy(to + i * stride + 2 * at, row + i, 2 * sizeof(C));
+    }
   });
   ForEachHead(a, v, a.kv_heads, 2, nullptr, [&](size_t h, Head& head) {
-    StoreElements(head.v, dim, v_block + (h * stride + static_cast<size_t>(offset)) * dim);
+    C* to = v_block + h * dim * stride;
+    if constexpr (sizeof(C) == sizeof(float)) {
+      StoreElements(head.v, dim, to + at * dim);
+    } else {
+      StoreElements(head.v, dim, row);
+      for (size_t i = 0; i < dim; ++i) to[(at / 2 * dim + i) * 2 + at % 2] = row[i];
+    }
   });
 }
 

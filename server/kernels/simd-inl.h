@@ -72,6 +72,31 @@ HWY_INLINE float ToFloat(uint16_t v) {
   return f;
 }
 
+// What lies together for 16 outputs or positions, a cache line: one float32 input of each, or two bfloat16 inputs in
+// a word, the earlier one in the low half. Load(d, w, j): input j, from the output that w points at.
+template <typename W>
+struct Line;
+
+template <>
+struct Line<float> {
+  static constexpr size_t kInputs = 1;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const float* w, size_t /*input*/) {
+    return hn::LoadU(d, w);
+  }
+};
+
+template <>
+struct Line<uint32_t> {
+  static constexpr size_t kInputs = 2;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint32_t* w, size_t input) {
+    const hn::RebindToUnsigned<D> du;
+    const auto both = hn::LoadU(du, w);
+    return hn::BitCast(d, input == 0 ? hn::ShiftLeft<16>(both) : hn::And(both, hn::Set(du, 0xFFFF0000u)));
+  }
+};
+
 // e^(x - n ln2) for n the nearest integer to x / ln2: Taylor's polynomial of degree 7 in a remainder
 // of at most ln2 / 2.
 HWY_INLINE VF ExpReduced(DF d, VF x, VF n) {

@@ -46,7 +46,7 @@ const norm::NormPlan& CausalLm::norms() const { return impl_->model.plan; }
 
 KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size, bool keys_by_position) const {
   const ModelDescription& d = description();
-  const at::ScalarType dtype = impl_->model.dtype;
+  const at::ScalarType dtype = impl_->model.cache_dtype;
   const at::Device device = impl_->model.scratch.device;
   KvCache cache;
   cache.blocks = blocks;

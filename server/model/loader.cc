@@ -299,7 +299,10 @@ void Loader::Describe() {
   d.kv_heads = config_.kv_heads;
   d.head_dim = config_.head_dim;
   d.max_context_tokens = config_.max_positions;
-  const int64_t element_bytes = options_.dtype == at::kBFloat16 ? 2 : 4;
+  // The CPU's bfloat16 cache lies by pairs of dimensions.
+  const bool pairs = options_.activations == options_.dtype || config_.head_dim % 2 == 0;
+  model_.cache_dtype = pairs ? options_.dtype : at::kFloat;
+  const int64_t element_bytes = model_.cache_dtype == at::kBFloat16 ? 2 : 4;
   d.kv_bytes_per_token = 2 * config_.layers * config_.kv_heads * config_.head_dim * element_bytes;
   d.dtype = DtypeName(options_.dtype);
   d.quantization = QuantizationName(options_.quantize);
@@ -310,7 +313,6 @@ void Loader::Describe() {
 
 absl::StatusOr<LoadedModel> Loader::Load() {
   names_ = NamesOf(config_.architecture, config_.norm_type);
-  model_.dtype = options_.dtype;
   const norm::NormInputs inputs = MakeNormInputs();
   NS_ASSIGN_OR_RETURN(model_.plan, norm::PlanNorms(inputs));
   NS_RETURN_IF_ERROR(DecideFolding());

@@ -15,7 +15,7 @@ struct LoadedModel {
   ModelDescription description;
   norm::NormPlan plan;
   ScratchShape scratch;
-  at::ScalarType dtype = at::kFloat;
+  at::ScalarType cache_dtype = at::kFloat;
   kernels::PackedWeight embedding;
   float embedding_scale = 1.0f;
   kernels::OptionalNorm embed_out, final;  // of the plan, on the model's device

@@ -39,6 +39,14 @@ constexpr Types kTypes[] = {
 
 double HalfUlp(at::ScalarType dtype) { return dtype == at::kFloat ? 2e-6 : 0x1p-8 * 1.02; }
 
+// Whether attention multiplies pairs of bfloat16 on the target in use: queries and the scores' weights are rounded.
+bool Dots(at::ScalarType cache) { return cache == at::kBFloat16 && !AnotherDevice() && HasBFloat16Dot(); }
+
+// How far rounded weights can move a mean of values.
+double WeightRounding(at::ScalarType cache, const at::Tensor& values) {
+  return Dots(cache) ? 0x1p-9 * values.abs().max().item<double>() : 0.0;
+}
+
 // A cache whose every slot is NaN until written, and block tables that jump about.
 struct Cache {
   AttentionShape shape;
@@ -76,11 +84,18 @@ at::Tensor Split(const at::Tensor& qkv, const AttentionShape& s, int part) {
 
 // Keys and values of `positions` read back from the cache, [tokens, kv_heads, dim].
 std::pair<at::Tensor, at::Tensor> ReadBack(const Cache& c, const at::Tensor& slots) {
+  const bool paired = c.k.scalar_type() == at::kBFloat16 && !AnotherDevice();
   std::vector<at::Tensor> k, v;
   for (int64_t t = 0; t < slots.numel(); ++t) {
     const int64_t slot = slots[t].item<int32_t>(), size = c.shape.block_size;
-    k.push_back(c.k[slot / size].select(2, slot % size));
-    v.push_back(c.v[slot / size].select(1, slot % size));
+    const int64_t block = slot / size, at = slot % size, heads = c.shape.kv_heads, dim = c.shape.head_dim;
+    if (paired) {
+      k.push_back(c.k[block].view({heads, dim / 2, size, 2}).select(2, at).reshape({heads, dim}));
+      v.push_back(c.v[block].view({heads, size / 2, dim, 2}).select(1, at / 2).select(2, at % 2));
+    } else {
+      k.push_back(c.k[block].select(2, at));
+      v.push_back(c.v[block].select(1, at));
+    }
   }
   return {at::stack(k), at::stack(v)};
 }
@@ -299,7 +314,8 @@ TEST(PagedAttention, ImplementationsAgree) {
           const SimdTargetScope scope(target);
           const std::string what = target + " group " + std::to_string(group) + " dim " +
                                    std::to_string(dim);
-          ExpectClose(s.Attend(rows, Layout::kOffsetByOne), want, 1e-5, HalfUlp(types.act) + 1e-5, what);
+          const double abs = 1e-5 + WeightRounding(types.cache, Split(s.qkv, shape, 2));
+          ExpectClose(s.Attend(rows, Layout::kOffsetByOne), want, abs, HalfUlp(types.act) + 1e-5, what);
         }
       }
     }
@@ -328,8 +344,9 @@ TEST(PagedAttention, Float32ActivationsOverBfloat16Cache) {
     at::Tensor out = at::empty({70, 480});
     PagedAttention(b, rounded.k, rounded.v, rounded.tables, at::zeros({70}, at::kInt), positions,
                    {}, {}, 0.25f, shape, out);
-    const at::Tensor want = AttentionOracle(Split(b, shape, 0), k, v, positions, 0.25);
-    ExpectClose(out, want.view({70, -1}), 1e-5, 1e-5, target);
+    const at::ScalarType of_queries = Dots(at::kBFloat16) ? at::kBFloat16 : at::kFloat;
+    const at::Tensor want = AttentionOracle(Split(b, shape, 0).to(of_queries), k, v, positions, 0.25);
+    ExpectClose(out, want.view({70, -1}), 1e-5 + WeightRounding(at::kBFloat16, v), 1e-5, target);
   }
 }
 

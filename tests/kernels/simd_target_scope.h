@@ -12,6 +12,9 @@
 
 namespace normserve::kernels {
 
+// Whether the kernels under test are those of a device other than the CPU.
+inline bool AnotherDevice() { return std::getenv("NORMSERVE_TEST_ONE_TARGET") != nullptr; }
+
 // Best first; never empty.
 inline std::vector<std::string> SimdTargets() {
   std::vector<std::string> targets;
@@ -20,8 +23,7 @@ inline std::vector<std::string> SimdTargets() {
     if (LimitSimdTarget(name)) targets.push_back(name);
   }
   EXPECT_FALSE(targets.empty());
-  // Where kernels of another device are under test, one round is enough.
-  if (std::getenv("NORMSERVE_TEST_ONE_TARGET") != nullptr) targets.resize(1);
+  if (AnotherDevice()) targets.resize(1);  // one round is enough
   LimitSimdTarget(targets.front().c_str());
   return targets;
 }
