@@ -11,6 +11,8 @@ export NORMSERVE_ROOT NORMSERVE_CACHE
 export NORMSERVE_TORCH_DIR=${NORMSERVE_TORCH_DIR:-$NORMSERVE_CACHE/libtorch-$LIBTORCH_VERSION/torch}
 export NORMSERVE_NVCC=${NORMSERVE_NVCC:-$NORMSERVE_CACHE/nvcc-$NVCC_VERSION/nvidia/cu13/bin/nvcc}
 export NORMSERVE_FLASHINFER_DIR=${NORMSERVE_FLASHINFER_DIR:-$NORMSERVE_CACHE/flashinfer-$FLASHINFER_VERSION}
+# LibTorch and the libraries around it for aarch64, of scripts/setup --with-neon.
+export NORMSERVE_AARCH64_DIR=${NORMSERVE_AARCH64_DIR:-$NORMSERVE_CACHE/aarch64-libtorch-$LIBTORCH_VERSION}
 # One cargo target folder for every clone and build type: the crates take minutes to compile.
 export NORMSERVE_CARGO_TARGET_DIR=${NORMSERVE_CARGO_TARGET_DIR:-$NORMSERVE_CACHE/cargo-target}
 # Let every clone use the same ccache entries, wherever it lies.

@@ -170,5 +170,13 @@ TEST(SimdTarget, UnknownNamesAreRefused) {
   EXPECT_EQ(SimdTargetName(), best);
 }
 
+#if defined(__aarch64__)
+// On another target the tests of scripts/test --neon would say nothing of NEON.
+TEST(SimdTarget, OfAarch64IsNeon) {
+  EXPECT_EQ(std::string(SimdTargetName()).substr(0, 4), "NEON") << SimdTargetName();
+  RecordProperty("target", SimdTargetName());
+}
+#endif
+
 }  // namespace
 }  // namespace normserve::kernels

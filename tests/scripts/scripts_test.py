@@ -18,10 +18,12 @@ def run(script, *arguments, **environment):
 
 def test_a_dry_run_with_something_missing_says_so_at_its_end(tmp_path):
     cache = tmp_path / "cache"
-    result = run("setup", "--dry-run", NORMSERVE_CACHE=str(cache), NORMSERVE_TORCH_DIR=str(cache / "libtorch" / "torch"))
+    result = run("setup", "--dry-run", "--with-neon", NORMSERVE_CACHE=str(cache),
+                 NORMSERVE_TORCH_DIR=str(cache / "libtorch" / "torch"), NORMSERVE_AARCH64_DIR=str(cache / "aarch64"))
     lines = result.stdout.splitlines()
     assert result.returncode == 0, result
     assert any("LibTorch" in line and str(cache) in line for line in lines)
+    assert any("for aarch64" in line and str(cache / "aarch64") in line for line in lines)
     assert any("Python packages" in line and "pytest" in line for line in lines)
     assert "nothing was installed" in lines[-1] and "complete" not in result.stdout
     assert not cache.exists()
