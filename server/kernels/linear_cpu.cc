@@ -27,9 +27,8 @@ constexpr int64_t kPassBytes = int64_t{384} << 10;
 
 // All rows in passes of nearly equal height.
 int64_t RowsPerPass(WeightFormat format, int64_t rows, int64_t k) {
-  static const int64_t pass_bytes = getenv("PB") ? atoll(getenv("PB")) * 1024 : kPassBytes;
-  const int64_t most = std::max(kLeastRowsPerPass, pass_bytes / (4 * PackedInputFloats(format, 1, k)));
-  const int64_t passes = (rows + most - 1) / most;
+  const int64_t most = std::max(kLeastRowsPerPass, kPassBytes / (4 * PackedInputFloats(format, 1, k)));
+  const int64_t passes = std::max<int64_t>(1, (rows + most - 1) / most);
   return RoundedUp((rows + passes - 1) / passes, 12);
 }
 
@@ -40,8 +39,7 @@ WeightFormat CheckFormat(int64_t format) {
               "format: 4 (float8) has kernels on CUDA only");
   TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kBFloat16Dot), "format: ", format,
               ", on this device allowed 0 (float32), 1 (bfloat16), 2 (int8), 3 (int4) and 5 (bfloat16 dot)");
-  TORCH_CHECK(format != static_cast<int64_t>(WeightFormat::kBFloat16Dot) || HasBFloat16Dot(),
-              "format: 5 (bfloat16 dot) needs a CPU with AVX512-BF16");
+  if (format == static_cast<int64_t>(WeightFormat::kBFloat16Dot) && !HasBFloat16Dot()) return WeightFormat::kBFloat16;
   return static_cast<WeightFormat>(format);
 }
 

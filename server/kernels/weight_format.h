@@ -7,8 +7,9 @@
 
 namespace normserve::kernels {
 
-// kInt4 has kernels on the CPU only, kFloat8 (e4m3) on CUDA only. kBFloat16Dot is kBFloat16 whose inputs are rounded
-// to bfloat16, too, for a CPU that multiplies and adds pairs of them (HasBFloat16Dot): twice the speed of float32.
+// kInt4 has kernels on the CPU only, kFloat8 (e4m3) on CUDA only. kBFloat16Dot is kBFloat16 whose inputs may be rounded
+// to bfloat16, too: a CPU that multiplies and adds pairs of them (HasBFloat16Dot) does so, at twice the speed of
+// float32; elsewhere the two are the same.
 enum class WeightFormat : int32_t {
   kFloat32 = 0,
   kBFloat16 = 1,
@@ -22,10 +23,10 @@ constexpr bool IsQuantised(WeightFormat format) {
   return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 || format == WeightFormat::kFloat8;
 }
 
-// Whether this CPU multiplies bfloat16 (AVX512-BF16). kBFloat16Dot needs it.
+// Whether the CPU's kernels in use multiply bfloat16 (AVX512-BF16).
 bool HasBFloat16Dot();
 
-// Whether this CPU multiplies 8-bit integers (AVX512-VNNI): then the inputs of quantised weights have 8 bits.
+// Whether they multiply 8-bit integers (AVX512-VNNI): then the inputs of quantised weights have 8 bits.
 bool HasVnni();
 
 // Outputs that lie beside each other: one vector load gives the weights of 16 outputs at one input.

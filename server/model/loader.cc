@@ -163,17 +163,14 @@ absl::StatusOr<norm::FoldableLayer> Loader::ReadLayer(int64_t layer) {
 }
 
 // bfloat16 weights stay bfloat16 under float32 activations: widening them on read gives the same bits
-// for half the memory. Everything else is packed in the activation dtype; float32 activations under
-// --dtype bfloat16 are a CPU's: one that can multiply bfloat16 does so.
+// for half the memory. Everything else is packed as --dtype says; under bfloat16 inputs may be rounded, too
+// (docs/adr/0019).
 kernels::WeightFormat FormatOf(const at::Tensor& weight, const LoadOptions& options, Quantization quantize) {
   if (quantize == Quantization::kInt8) return kernels::WeightFormat::kInt8;
   if (quantize == Quantization::kInt4) return kernels::WeightFormat::kInt4;
   if (quantize == Quantization::kFloat8) return kernels::WeightFormat::kFloat8;
-  const bool bfloat16 = options.dtype == at::kBFloat16;
-  if (bfloat16 && options.activations == at::kFloat && kernels::HasBFloat16Dot()) {
-    return kernels::WeightFormat::kBFloat16Dot;
-  }
-  const bool narrow = bfloat16 || weight.scalar_type() == at::kBFloat16;
+  if (options.dtype == at::kBFloat16) return kernels::WeightFormat::kBFloat16Dot;
+  const bool narrow = weight.scalar_type() == at::kBFloat16;
   return narrow ? kernels::WeightFormat::kBFloat16 : kernels::WeightFormat::kFloat32;
 }
 

@@ -142,7 +142,7 @@ TEST(LinearCudaOp, ProductsOfAFixedNumberOfRows) {
 TEST(LinearCudaOp, RefusesInt4AndOtherWeights) {
   const at::Tensor w = at::randn({20, 40});
   EXPECT_THROW(PackWeight(w, WeightFormat::kInt4), c10::Error);
-  EXPECT_THROW(PackWeight(w, static_cast<WeightFormat>(5)), c10::Error);
+  EXPECT_THROW(PackWeight(w, static_cast<WeightFormat>(6)), c10::Error);
   at::Tensor x = at::randn({2, 40}), y = at::empty({2, 20});
   PackedWeight wrong = PackWeight(w, WeightFormat::kInt8);
   wrong.format = WeightFormat::kFloat8;

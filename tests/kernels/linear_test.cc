@@ -107,8 +107,20 @@ TEST(Linear, BFloat16DotRoundsItsInputs) {
                   std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k));
     }
   }
-  const SimdTargetScope scope("AVX2");
-  EXPECT_THROW(PackWeight(at::randn({4, 4}), WeightFormat::kBFloat16Dot), c10::Error);
+}
+
+// Where it has no kernel, it is the exact format.
+TEST(Linear, BFloat16DotIsBFloat16ElsewhereToTheLastBit) {
+  at::manual_seed(6);
+  const at::Tensor x = at::randn({20, 77}), w = at::randn({50, 77});
+  for (const std::string& target : SimdTargets()) {
+    const SimdTargetScope scope(target);
+    if (HasBFloat16Dot()) continue;
+    at::Tensor y[2] = {at::empty({20, 50}), at::empty({20, 50})};
+    Linear(x, PackWeight(w, WeightFormat::kBFloat16), {}, y[0]);
+    Linear(x, PackWeight(w, WeightFormat::kBFloat16Dot), {}, y[1]);
+    EXPECT_TRUE(SameBits(y[0], y[1])) << target;
+  }
 }
 
 // Chunked prefill, batching and preemption rely on it: one row alone, among others at any place, on
