@@ -51,13 +51,9 @@ constexpr int PanelsInRegisters(int rows) {
 // and 16 rows 1.3x), with 8 it does and asking only costs.
 constexpr size_t kFloatAheadBytes = 4096;
 
-// Asks for a line of each of P panels.
-template <int P, typename W>
-HWY_INLINE void AskAhead(const W* w, size_t panel_weights) {
-  if constexpr (P <= 4) {
-    for (size_t p = 0; p < P; ++p) hwy::Prefetch(w + p * panel_weights + kFloatAheadBytes / sizeof(W));
-  }
-}
+// What a tile asks memory for while it multiplies: one pointer per panel, each moving as the tile's own weights do.
+template <class Weight, int P>
+using Asked = const Weight* [P];
 
 // Adds the bias, rounds and stores the outputs of one vector that exist.
 [[maybe_unused]] HWY_NOINLINE static void StoreOutputs(const LinearRows& a, VF sum, int64_t row, int64_t first) {
@@ -160,30 +156,40 @@ void InterleaveTile(size_t height, size_t words, const Make& make, float* packed
 //   Weight                       what a panel is an array of
 //   PanelWeights(k)              of how many
 //   MaxPanels(rows)              panels per call for tiles of so many rows: 3 or 1, or a power of two up to 8
-//   Tile<R, P>(args, x, w, row, panel)
+//   kAhead                       how many weights ahead of its use one is asked for
+//   Tile<R, P>(args, x, w, asked, row, panel)
 //                                y for R rows from `row` and P panels from `panel`, whose packed inputs
 //                                are at x and whose weights are at w
 
 template <class Kernel, int P, int R = 1>
 void TileOfHeight(const LinearRows& a, const float* x, const typename Kernel::Weight* w,
-                  int64_t row, int64_t height, int64_t panel) {
+                  const Asked<typename Kernel::Weight, P>& asked, int64_t row, int64_t height, int64_t panel) {
   if constexpr (R > kMaxRows || Kernel::MaxPanels(R) < P) {
     return;  // never reached: TilesOf and PanelsPerCall bound the height
   } else {
-    if (height == R) return Kernel::template Tile<R, P>(a, x, w, row, panel);
-    TileOfHeight<Kernel, P, R + 1>(a, x, w, row, height, panel);
+    if (height == R) return Kernel::template Tile<R, P>(a, x, w, asked, row, panel);
+    TileOfHeight<Kernel, P, R + 1>(a, x, w, asked, row, height, panel);
   }
 }
 
-// All tiles of rows over one group of P panels, which stays in the second-level cache meanwhile.
+// All tiles of rows over one group of P panels, which stays in the second-level cache meanwhile. Where there are as
+// many tiles as panels, each asks for one panel of the next group, so that memory works all the time and not during
+// the first tile only.
 template <class Kernel, int P>
-void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles, int64_t panel) {
-  const auto* w =
-      static_cast<const typename Kernel::Weight*>(a.panels) + panel * Kernel::PanelWeights(a.k);
+void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles, int64_t panel, bool first, bool last) {
+  const int64_t panel_weights = Kernel::PanelWeights(a.k);
+  const auto* w = static_cast<const typename Kernel::Weight*>(a.panels) + panel * panel_weights;
+  const bool in_turns = tiles.count >= P && P <= 4;
   for (int64_t t = 0; t < tiles.count; ++t) {
     const int64_t row = tiles.first_row(t, a.rows);
     const int64_t height = tiles.first_row(t + 1, a.rows) - row;
-    TileOfHeight<Kernel, P>(a, packed + PackedInputFloats(a.format, row, a.k), w, row, height, panel);
+    Asked<typename Kernel::Weight, P> asked;
+    for (int64_t p = 0; p < P; ++p) {
+      asked[p] = w + p * panel_weights;  // which is near already: nothing
+      if (t == 0 && (first || !in_turns)) asked[p] += Kernel::kAhead;
+    }
+    if (in_turns && !last && t < P && !(first && t == 0)) asked[0] = w + (P + t) * panel_weights;
+    TileOfHeight<Kernel, P>(a, packed + PackedInputFloats(a.format, row, a.k), w, asked, row, height, panel);
   }
 }
 
@@ -199,13 +205,14 @@ void RunPanels(const LinearRows& a, const float* packed, int64_t begin, int64_t 
   int64_t at_once = PanelsPerCall<Kernel>(a.rows);
   for (int64_t panel = begin; panel < end; panel += at_once) {
     while (at_once > end - panel) at_once /= 2;
-    if (at_once == 8) PanelGroup<Kernel, 8>(a, packed, tiles, panel);
-    if (at_once == 4) PanelGroup<Kernel, 4>(a, packed, tiles, panel);
+    const bool first = panel == begin, last = panel + 2 * at_once > end;
+    if (at_once == 8) PanelGroup<Kernel, 8>(a, packed, tiles, panel, first, last);
+    if (at_once == 4) PanelGroup<Kernel, 4>(a, packed, tiles, panel, first, last);
     if constexpr (Kernel::MaxPanels(1) == 3) {
-      if (at_once == 3) PanelGroup<Kernel, 3>(a, packed, tiles, panel);
+      if (at_once == 3) PanelGroup<Kernel, 3>(a, packed, tiles, panel, first, last);
     }
-    if (at_once == 2) PanelGroup<Kernel, 2>(a, packed, tiles, panel);
-    if (at_once == 1) PanelGroup<Kernel, 1>(a, packed, tiles, panel);
+    if (at_once == 2) PanelGroup<Kernel, 2>(a, packed, tiles, panel, first, last);
+    if (at_once == 1) PanelGroup<Kernel, 1>(a, packed, tiles, panel, first, last);
   }
 }
 

@@ -32,12 +32,13 @@ struct BFloat16DotKernel {
   using Weight = uint32_t;  // of two inputs
   static constexpr int64_t PanelWeights(int64_t k) { return LinesOf<Weight>(k) * kPanel; }
   static constexpr int MaxPanels(int rows) { return PanelsInRegisters(rows); }
+  static constexpr size_t kAhead = kFloatAheadBytes / sizeof(Weight);
 
   // Inputs lie as [pairs, R] words of two. An output's sum is one chain over the pairs in order; the instruction
   // takes subnormals as 0.
   template <int R, int P>
-  static void Tile(const LinearRows& a, const float* packed, const Weight* HWY_RESTRICT w, int64_t row,
-                   int64_t panel) {
+  static void Tile(const LinearRows& a, const float* packed, const Weight* HWY_RESTRICT w,
+                   const Asked<Weight, P>& asked, int64_t row, int64_t panel) {
     const DF d;
     const size_t lines = static_cast<size_t>(LinesOf<Weight>(a.k));
     const size_t panel_weights = lines * kPanel;
@@ -48,7 +49,7 @@ struct BFloat16DotKernel {
     }
     size_t line = 0;
     do {
-      AskAhead<P>(w + line * kPanel, panel_weights);
+      for (int p = 0; p < P && P <= 4; ++p) hwy::Prefetch(asked[p] + line * kPanel);
       __m512bh weights[P];
       for (size_t p = 0; p < P; ++p) {
         weights[p] = (__m512bh)_mm512_loadu_si512(w + p * panel_weights + line * kPanel);

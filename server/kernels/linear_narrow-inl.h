@@ -102,7 +102,8 @@ struct NarrowKernel {
   }
 
   template <int R, int P>
-  static void Tile(const LinearRows& a, const float* x, const W* w, int64_t row, int64_t panel) {
+  static void Tile(const LinearRows& a, const float* x, const W* w, const Asked<W, P>& /*asked*/, int64_t row,
+                   int64_t panel) {
     HWY_ALIGN float y[R][P][kPanel];
     Strips<R, P>(static_cast<size_t>(a.k), x, w, &y[0][0][0]);
     for (int r = 0; r < R; ++r) {

@@ -144,13 +144,11 @@ HWY_INLINE void AddGroup(const QuantisedInputs<R>& x, const Group* const (&w)[P]
   }
 }
 
-// How far ahead of its use a weight is asked for.
-constexpr size_t kAheadBytes = 4096;
-
 template <class Group>
 struct QuantisedKernel {
   using Weight = Group;
   static constexpr int64_t PanelWeights(int64_t k) { return GroupsOf(k); }
+  static constexpr size_t kAhead = 4096 / sizeof(Group);
 
   // Every sum is an integer one, in a register, and a float32 one, in memory between groups.
   static constexpr int MaxPanels(int rows) {
@@ -160,8 +158,8 @@ struct QuantisedKernel {
   }
 
   template <int R, int P>
-  static void Tile(const LinearRows& a, const float* packed, const Group* weights, int64_t row,
-                   int64_t panel) {
+  static void Tile(const LinearRows& a, const float* packed, const Group* weights, const Asked<Group, P>& asked,
+                   int64_t row, int64_t panel) {
     const DF d;
     const size_t groups = static_cast<size_t>(GroupsOf(a.k));
     const auto* x = reinterpret_cast<const QuantisedInputs<R>*>(packed);
@@ -175,7 +173,7 @@ struct QuantisedKernel {
       const Group* w[P];
       for (int p = 0; p < P; ++p) {
         w[p] = weights + static_cast<size_t>(p) * groups + g;
-        const char* ahead = reinterpret_cast<const char*>(w[p]) + kAheadBytes;
+        const char* ahead = reinterpret_cast<const char*>(asked[p] + g);
         for (size_t byte = 0; byte < sizeof(Group); byte += 64) hwy::Prefetch(ahead + byte);
       }
       AddGroup<R, P>(x[g], w, y);

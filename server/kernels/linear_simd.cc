@@ -61,10 +61,11 @@ struct FloatKernel {
   static constexpr int64_t PanelWeights(int64_t k) { return LinesOf<W>(k) * kPanel; }
 
   static constexpr int MaxPanels(int rows) { return PanelsInRegisters(rows); }
+  static constexpr size_t kAhead = kFloatAheadBytes / sizeof(W);
 
   template <int R, int P>
   static void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,
-                   int64_t row, int64_t panel) {
+                   const Asked<W, P>& asked, int64_t row, int64_t panel) {
     const DF d;
     const size_t k = static_cast<size_t>(a.k);
     const size_t panel_weights = static_cast<size_t>(PanelWeights(a.k));
@@ -76,7 +77,7 @@ struct FloatKernel {
     }
     size_t line = 0;
     for (; (line + 1) * kInputs <= k; ++line) {
-      AskAhead<P>(w + line * kPanel, panel_weights);
+      for (int p = 0; p < P && P <= 4; ++p) hwy::Prefetch(asked[p] + line * kPanel);
       AddLine<R, P>(x + line * kInputs * R, w + line * kPanel, panel_weights, acc);
     }
     if (line * kInputs < k) {

@@ -59,14 +59,12 @@ HWY_INLINE __m512i LoadQuad(const Int4Group& group, size_t quad) {
   return _mm512_and_si512(quad % 2 == 0 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
 }
 
-// How far ahead of its use a weight is asked for.
-constexpr size_t kAheadBytes = 4096;
-
 template <class Group>
 struct VnniKernel {
   using Weight = Group;
   static constexpr bool kSigned = std::is_same_v<Group, Int8Group>;
   static constexpr int64_t PanelWeights(int64_t k) { return GroupsOf(k); }
+  static constexpr size_t kAhead = 4096 / sizeof(Group);
 
   // Every sum is an integer one, in a register, and a float32 one, in memory between groups.
   static constexpr int MaxPanels(int rows) {
@@ -109,7 +107,8 @@ struct VnniKernel {
   }
 
   template <int R, int P>
-  static void Tile(const LinearRows& a, const float* packed, const Group* weights, int64_t row, int64_t panel) {
+  static void Tile(const LinearRows& a, const float* packed, const Group* weights, const Asked<Group, P>& asked,
+                   int64_t row, int64_t panel) {
     const DF d;
     const size_t groups = static_cast<size_t>(GroupsOf(a.k));
     const auto* x = reinterpret_cast<const ByteInputs<R>*>(packed);
@@ -121,7 +120,7 @@ struct VnniKernel {
       const Group* w[P];
       for (size_t p = 0; p < P; ++p) {
         w[p] = weights + p * groups + g;
-        const char* ahead = reinterpret_cast<const char*>(w[p]) + kAheadBytes;
+        const char* ahead = reinterpret_cast<const char*>(asked[p] + g);
         for (size_t byte = 0; byte < sizeof(Group); byte += 64) hwy::Prefetch(ahead + byte);
       }
       AddGroup<R, P>(x[g], w, y);
