@@ -116,6 +116,14 @@ absl::Status NothingSucceeded(const LoadReport& report) {
   return absl::AbortedError(absl::StrCat("no request succeeded:", codes));
 }
 
+absl::Status WriteCalls(const std::string& path, const LoadOutcome& outcome) {
+  std::ofstream file(path);
+  for (const CallRecord& record : outcome.records) file << ToJson(record, outcome.start_ns).dump() << "\n";
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("--calls-out: cannot write file '", path, "'"));
+}
+
 absl::Status Publish(const LoadOptions& options, const LoadReport& report,
                      const v1::ModelInfo& model) {
   nlohmann::json json = ToJson(report);
@@ -225,6 +233,10 @@ CLI::App* AddLoadCommand(CLI::App* app, LoadOptions* options) {
   AddPromptFlags(command, options);
   command->add_flag("--json", options->json, "print JSON instead of the table");
   command->add_option("--json-out", options->json_file, "also write the JSON to this file");
+  command->add_option("--calls-out", options->calls_file,
+                      "also write a JSON line per measured call to this file, in order of their ends: request (its "
+                      "number among the prompts, from 0), status, prompt_tokens, token_ids, sent_ms, end_ms and "
+                      "token_ms, the times at which the ids came, since the run's start");
   command->add_flag("--no-progress", options->no_progress, "draw no progress bar");
   AddConnectionFlags(command, &options->connection);
   AddRequestFlags(command, &options->request);
@@ -254,6 +266,7 @@ absl::Status RunLoad(LoadOptions options) {
     });
   }
   NS_RETURN_IF_ERROR(outcome.status());
+  if (!options.calls_file.empty()) NS_RETURN_IF_ERROR(WriteCalls(options.calls_file, *outcome));
   return Publish(options, Report(options.plan, *outcome, options.lag_limit_ms), model);
 }
 

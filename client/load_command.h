@@ -25,6 +25,7 @@ struct LoadOptions {
   double lag_limit_ms = 100;
   bool json = false;      // JSON to standard output instead of the table
   std::string json_file;  // and/or to a file
+  std::string calls_file;
   bool no_progress = false;
 };
 

@@ -137,4 +137,16 @@ nlohmann::json ToJson(const LoadReport& report) {
           {"invalid_reasons", report.invalid}};
 }
 
+nlohmann::json ToJson(const CallRecord& record, int64_t start_ns) {
+  const auto ms = [&](int64_t ns) { return static_cast<double>(ns - start_ns) / 1e6; };
+  // Ids that came with the first one have no interval: its time is theirs.
+  int64_t at = record.first_token_ns;
+  std::vector<double> token_ms(record.token_ids.size() - record.inter_token_ns.size(), ms(at));
+  for (const int64_t interval : record.inter_token_ns) token_ms.push_back(ms(at += interval));
+  return {{"request", record.request},     {"status", CodeName(record.status.code())},
+          {"prompt_tokens", record.prompt_tokens}, {"token_ids", record.token_ids},
+          {"sent_ms", ms(record.sent_ns)}, {"end_ms", ms(record.end_ns)},
+          {"token_ms", token_ms}};
+}
+
 }  // namespace normserve::client

@@ -34,5 +34,7 @@ LoadReport Report(const LoadPlan& plan, const LoadOutcome& outcome, double lag_l
 
 std::string ToTable(const LoadReport& report);
 nlohmann::json ToJson(const LoadReport& report);
+// One call of a run that began at start_ns: as --calls-out has it.
+nlohmann::json ToJson(const CallRecord& record, int64_t start_ns);
 
 }  // namespace normserve::client

@@ -49,6 +49,7 @@ void LoadRun::RunLoop(const OnProgress& on_progress) {
   sent_ = 0;
   output_tokens_ = 0;
   start_ns_ = NowNs();
+  outcome_.start_ns = start_ns_;
   arrivals_.reset();
   workers_.reset();
   if (plan_.rate_per_s) {
@@ -90,10 +91,11 @@ void LoadRun::Send(Lock* lock, int64_t intended_ns) {
   ++sent_;
   if (arrivals_) arrivals_->Advance();
   const uint32_t refusals = workers_ ? workers_->Take() : 0;
-  const v1::GenerateRequest* request = &requests_[next_request_ % requests_.size()];
+  const uint64_t number = next_request_ % requests_.size();
+  const v1::GenerateRequest* request = &requests_[number];
   Stub* stub = stubs_[next_request_ % stubs_.size()].get();
   ++next_request_;
-  auto* call = new StreamCall(connection_, intended_ns, refusals, this);
+  auto* call = new StreamCall(connection_, number, intended_ns, refusals, this);
   active_.insert(call);
   ++in_flight_;
   // gRPC may call back before Start returns.

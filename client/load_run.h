@@ -39,6 +39,7 @@ struct LoadOutcome {
   std::vector<CallRecord> records;  // every call sent, in order of their ends
   uint64_t offered = 0;             // sent + unsent
   uint64_t unsent = 0;              // due before the end, but never sent
+  int64_t start_ns = 0;             // as the times of records
   double seconds = 0;               // from the start to the last call's end
   bool interrupted = false;         // by Stop
 };

@@ -15,10 +15,11 @@ int64_t NowNs() {
       .count();
 }
 
-StreamCall::StreamCall(const ConnectionOptions& connection, int64_t intended_ns, uint32_t refusals,
-                       CallListener* listener)
+StreamCall::StreamCall(const ConnectionOptions& connection, uint64_t request, int64_t intended_ns,
+                       uint32_t refusals, CallListener* listener)
     : listener_(listener) {
   PrepareContext(connection, &context_);
+  record_.request = request;
   record_.intended_ns = intended_ns;
   record_.refusals = refusals;
 }
@@ -35,6 +36,7 @@ void StreamCall::Count(int64_t now) {
   const int count = chunk_.token_ids_size();
   if (count == 0) return;
   record_.output_tokens += count;
+  record_.token_ids.insert(record_.token_ids.end(), chunk_.token_ids().begin(), chunk_.token_ids().end());
   if (record_.first_token_ns == 0) {
     record_.first_token_ns = now;
     // Ids that came with the first one have no interval of their own.

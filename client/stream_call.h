@@ -22,12 +22,14 @@ struct CallRecord {
   int64_t sent_ns = 0;
   int64_t first_token_ns = 0;
   int64_t end_ns = 0;
+  uint64_t request = 0;        // which of the run's requests, from 0
   uint32_t refusals = 0;       // closed loop: of its worker in a row, before this call
   uint32_t prompt_tokens = 0;  // from the server's usage
   uint32_t output_tokens = 0;  // ids received
   // Nanoseconds between tokens; a message with k ids, t after the one before, gives k samples of
   // t/k.
   std::vector<int64_t> inter_token_ns;
+  std::vector<uint32_t> token_ids;
   absl::Status status;
 };
 
@@ -48,7 +50,7 @@ class CallListener {
 class StreamCall final : public grpc::ClientReadReactor<v1::GenerateChunk> {
  public:
   // `listener` and what Start takes outlive the call.
-  StreamCall(const ConnectionOptions& connection, int64_t intended_ns, uint32_t refusals,
+  StreamCall(const ConnectionOptions& connection, uint64_t request, int64_t intended_ns, uint32_t refusals,
              CallListener* listener);
   void Start(Stub* stub, const v1::GenerateRequest* request);
   void Cancel() { context_.TryCancel(); }

@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "engine/engine.h"
-#include "kernels/row_softmax.h"
+#include "kernels/simd_target.h"
 #include "metrics/device_metrics.h"
 #include "metrics/exposer.h"
 #include "metrics/model_metrics.h"

@@ -7,7 +7,6 @@
 #include "kernels/attention_tiles.h"
 #include "kernels/norm_rows.h"
 #include "kernels/qkv_rows.h"
-#include "kernels/weight_format.h"
 
 namespace normserve::kernels {
 
@@ -16,7 +15,8 @@ struct AttentionRows {
   RowType cache_type = RowType::kFloat32;  // of both caches: that of qkv, or bfloat16
   const void* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]; its q part is read
   int64_t qkv_stride = 0;
-  const void* k_cache = nullptr;         // [blocks, kv_heads, head_dim, block_size]; by tiles as v_cache
+  // As QkvRows has them; by tiles keys lie as values do.
+  const void* k_cache = nullptr;         // [blocks, kv_heads, head_dim, block_size]
   const void* v_cache = nullptr;         // [blocks, kv_heads, block_size, head_dim]
   const int32_t* block_tables = nullptr;  // [sequences, max_blocks]
   int64_t block_tables_stride = 0;

@@ -2,6 +2,7 @@
 // Paged causal attention on every Highway target.
 #include "kernels/attention_rows.h"
 
+#include "kernels/simd_target.h"
 #include "kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -30,14 +30,14 @@ inline constexpr int kRegisters = kLanes >= 16 ? 32 : 16;
 inline constexpr int kMaxRows = kLanes >= 16 ? 12 : kLanes >= 8 ? 6 : kLanes >= 4 ? 2 : 1;
 
 template <typename W>
-constexpr int64_t LinesOf(int64_t inputs) {
+HWY_INLINE constexpr int64_t LinesOf(int64_t inputs) {
   constexpr int64_t kInputs = static_cast<int64_t>(Line<W>::kInputs);
   return (inputs + kInputs - 1) / kInputs;
 }
 
 // Panels per call of a float kernel. With R rows and P panels a step keeps R * P accumulators, P weights and one
 // input; latency wants at least 8 accumulators, bandwidth wants few streams.
-constexpr int PanelsInRegisters(int rows) {
+HWY_INLINE constexpr int PanelsInRegisters(int rows) {
   int panels = 8;
   // One row uses each weight once, so that weights need no registers of their own.
   const int live = rows == 1 ? 2 : rows + 1;
@@ -172,23 +172,24 @@ void TileOfHeight(const LinearRows& a, const float* x, const typename Kernel::We
   }
 }
 
-// All tiles of rows over one group of P panels, which stays in the second-level cache meanwhile. Where there are as
-// many tiles as panels, each asks for one panel of the next group, so that memory works all the time and not during
-// the first tile only.
+// All tiles of rows over the group of P panels from `panel` on, of panels [begin, end); they stay in the second-level
+// cache meanwhile. Where there are as many tiles as panels, each asks for one panel of the next group, so that memory
+// works all the time and not during the first tile only.
 template <class Kernel, int P>
-void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles, int64_t panel, bool first, bool last) {
+void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles, int64_t panel, int64_t begin,
+                int64_t end) {
   const int64_t panel_weights = Kernel::PanelWeights(a.k);
   const auto* w = static_cast<const typename Kernel::Weight*>(a.panels) + panel * panel_weights;
   const bool in_turns = tiles.count >= P && P <= 4;
   for (int64_t t = 0; t < tiles.count; ++t) {
     const int64_t row = tiles.first_row(t, a.rows);
     const int64_t height = tiles.first_row(t + 1, a.rows) - row;
+    const bool own = t == 0 && (panel == begin || !in_turns);
     Asked<typename Kernel::Weight, P> asked;
     for (int64_t p = 0; p < P; ++p) {
-      asked[p] = w + p * panel_weights;  // which is near already: nothing
-      if (t == 0 && (first || !in_turns)) asked[p] += Kernel::kAhead;
+      asked[p] = w + p * panel_weights + (own ? static_cast<int64_t>(Kernel::kAhead) : 0);  // 0: it is near already
     }
-    if (in_turns && !last && t < P && !(first && t == 0)) asked[0] = w + (P + t) * panel_weights;
+    if (in_turns && !own && t < P && panel + P + t < end) asked[0] = w + (P + t) * panel_weights;
     TileOfHeight<Kernel, P>(a, packed + PackedInputFloats(a.format, row, a.k), w, asked, row, height, panel);
   }
 }
@@ -205,14 +206,13 @@ void RunPanels(const LinearRows& a, const float* packed, int64_t begin, int64_t 
   int64_t at_once = PanelsPerCall<Kernel>(a.rows);
   for (int64_t panel = begin; panel < end; panel += at_once) {
     while (at_once > end - panel) at_once /= 2;
-    const bool first = panel == begin, last = panel + 2 * at_once > end;
-    if (at_once == 8) PanelGroup<Kernel, 8>(a, packed, tiles, panel, first, last);
-    if (at_once == 4) PanelGroup<Kernel, 4>(a, packed, tiles, panel, first, last);
+    if (at_once == 8) PanelGroup<Kernel, 8>(a, packed, tiles, panel, begin, end);
+    if (at_once == 4) PanelGroup<Kernel, 4>(a, packed, tiles, panel, begin, end);
     if constexpr (Kernel::MaxPanels(1) == 3) {
-      if (at_once == 3) PanelGroup<Kernel, 3>(a, packed, tiles, panel, first, last);
+      if (at_once == 3) PanelGroup<Kernel, 3>(a, packed, tiles, panel, begin, end);
     }
-    if (at_once == 2) PanelGroup<Kernel, 2>(a, packed, tiles, panel, first, last);
-    if (at_once == 1) PanelGroup<Kernel, 1>(a, packed, tiles, panel, first, last);
+    if (at_once == 2) PanelGroup<Kernel, 2>(a, packed, tiles, panel, begin, end);
+    if (at_once == 1) PanelGroup<Kernel, 1>(a, packed, tiles, panel, begin, end);
   }
 }
 

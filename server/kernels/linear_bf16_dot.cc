@@ -35,7 +35,7 @@ struct BFloat16DotKernel {
   static constexpr size_t kAhead = kFloatAheadBytes / sizeof(Weight);
 
   // Inputs lie as [pairs, R] words of two. An output's sum is one chain over the pairs in order; the instruction
-  // takes subnormals as 0.
+  // takes subnormal numbers and sums as 0.
   template <int R, int P>
   static void Tile(const LinearRows& a, const float* packed, const Weight* HWY_RESTRICT w,
                    const Asked<Weight, P>& asked, int64_t row, int64_t panel) {
@@ -114,14 +114,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace normserve::kernels {
-
-bool HasBFloat16Dot() {
-#if HWY_TARGETS & HWY_AVX3
-  return UsesAvx512() && __builtin_cpu_supports("avx512bf16") != 0;
-#else
-  return false;
-#endif
-}
 
 void PackBFloat16InputsCpu([[maybe_unused]] const LinearRows& args, [[maybe_unused]] int64_t begin,
                            [[maybe_unused]] int64_t end, [[maybe_unused]] float* packed) {

@@ -16,12 +16,13 @@
 #include "kernels/large_pages.h"
 #include "kernels/linear_rows.h"
 #include "kernels/op_args.h"
+#include "kernels/simd_target.h"
 
 namespace normserve::kernels {
 namespace {
 
 // Rows that one pass over the weights serves: enough that reading the weights costs nothing beside
-// the arithmetic, few enough that the interleaved inputs stay in the second-level cache.
+// the arithmetic, and if there are more, only as many as leave the interleaved inputs in the second-level cache.
 constexpr int64_t kLeastRowsPerPass = 96;
 constexpr int64_t kPassBytes = int64_t{384} << 10;
 
@@ -164,6 +165,7 @@ struct Kernel {
 };
 
 Kernel KernelFor(const LinearRows& a) {
+  if (IsQuantised(a.format) && HasVnni()) return {VnniInputsCpu, VnniPanelsCpu, VnniPanelsAtOnce(a.rows)};
   if (IsQuantised(a.format)) return {QuantiseInputsCpu, QuantisedPanelsCpu, QuantisedPanelsAtOnce(a.rows)};
   if (a.format == WeightFormat::kBFloat16Dot) {
     return {PackBFloat16InputsCpu, BFloat16PanelsCpu, BFloat16PanelsAtOnce(a.rows)};
@@ -171,7 +173,7 @@ Kernel KernelFor(const LinearRows& a) {
   return {PackInputsCpu, LinearPanelsCpu, PanelsAtOnce(a.rows, a.narrow)};
 }
 
-// One pass: at most kRowsPerPass rows, their inputs interleaved in `packed`.
+// One pass: at most RowsPerPass rows, their inputs interleaved in `packed`.
 void LinearPass(const LinearRows& rows, float* packed) {
   const Kernel kernel = KernelFor(rows);
   // A single float32 row is its own interleaving.
@@ -299,6 +301,7 @@ void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, in
   rows.format = CheckFormat(format);
   rows.n = out_features;
   rows.k = x.size(-1);
+  TORCH_CHECK(rows.k > 0, "x: expected [tokens, K > 0], got ", x.sizes());
   CheckPanels(panels, rows.format, rows.n, rows.k);
   rows.x_type = CheckActivations("x", x, x.size(0), rows.k);
   rows.y_type = CheckActivations("y", y, x.size(0), rows.n);

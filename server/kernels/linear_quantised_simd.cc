@@ -285,17 +285,14 @@ HWY_EXPORT(QuantiseInputsTarget);
 HWY_EXPORT(QuantisedPanelsTarget);
 
 int64_t QuantisedPanelsAtOnce(int64_t rows) {
-  if (HasVnni()) return VnniPanelsAtOnce(rows);
   return HWY_DYNAMIC_DISPATCH(QuantisedPanelsAtOnceTarget)(rows);
 }
 
 void QuantiseInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
-  if (HasVnni()) return VnniInputs(args, begin, end, packed);
   HWY_DYNAMIC_DISPATCH(QuantiseInputsTarget)(args, begin, end, packed);
 }
 
 void QuantisedPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end) {
-  if (HasVnni()) return VnniPanels(args, packed, begin, end);
   HWY_DYNAMIC_DISPATCH(QuantisedPanelsTarget)(args, packed, begin, end);
 }
 

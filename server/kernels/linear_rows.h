@@ -4,8 +4,8 @@
 // float32 weights lie in panels of 16 outputs, [panels, k, 16], bfloat16 ones in panels of pairs of inputs,
 // [panels, pairs, 16, 2], a last odd input's neighbour being 0: every output is one chain of float32 multiply-adds
 // over the inputs (kBFloat16Dot: over the pairs) in order, and no horizontal sum exists. Quantised weights lie in
-// panels of groups of 32 inputs: a row's inputs are rounded to 16-bit integers with one float32 scale
-// per group (its largest is 32767; where HasVnni to 8 bits, its largest is 127), a group's products are summed exactly in 32-bit integers, and the
+// panels of groups of 32 inputs: a row's inputs are rounded to integers of 16 bits (8 where HasVnni) with one float32
+// scale per group, its largest being 32767 (127); a group's products are summed exactly in 32-bit integers, and the
 // groups, scaled, are one chain of float32 multiply-adds in order. So a row's bits depend on nothing but
 // that row.
 #pragma once
@@ -35,16 +35,13 @@ struct LinearRows {
   bool narrow = false;
 };
 
-// Whether the kernels in use are those of AVX-512.
-bool UsesAvx512();
-
 // Whether this processor splits 256-bit instructions, so that 128-bit ones are as wide and widening to
 // float32 is cheaper (AMD's first Zen; measured there: a prompt of 64 tokens 1.23x).
 bool SplitsWideVectors();
 
 // Rows are handled in tiles of nearly equal height; a tile's inputs are interleaved, so that the kernel
 // reads them in one stream: [k, height] float32, [pairs, height, 2] bfloat16 (kBFloat16Dot), or [groups] of
-// QuantisedInputs<height>.
+// QuantisedInputs<height> (linear_vnni.cc has its own).
 struct RowTiles {
   int64_t count = 0;
   int64_t first_row(int64_t tile, int64_t rows) const { return tile * rows / count; }
@@ -82,15 +79,15 @@ int64_t BFloat16PanelsAtOnce(int64_t rows);
 void PackBFloat16InputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
 void BFloat16PanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
 
-// The same three for quantised weights.
+// The same three for quantised weights, with inputs of 16 bits.
 int64_t QuantisedPanelsAtOnce(int64_t rows);
 void QuantiseInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
 void QuantisedPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
 
-// What those three are where HasVnni: inputs are rounded to 8 bits, not 16.
+// The same three for quantised weights where HasVnni, with inputs of 8 bits.
 int64_t VnniPanelsAtOnce(int64_t rows);
-void VnniInputs(const LinearRows& args, int64_t begin, int64_t end, float* packed);
-void VnniPanels(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
+void VnniInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
+void VnniPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
 
 // Quantises one panel: weights [groups * 32, 16] float32, inputs beyond the last being 0. The result is
 // the same on every SIMD target. Scale of an 8-bit group: largest magnitude / 127, rounded up to

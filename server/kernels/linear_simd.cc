@@ -87,14 +87,6 @@ struct FloatKernel {
   }
 };
 
-bool IsAvx512Target() {
-#if HWY_ARCH_X86
-  return HWY_TARGET <= HWY_AVX3;
-#else
-  return false;
-#endif
-}
-
 int64_t RowsAtOnceTarget() { return kMaxRows; }
 
 int64_t PanelsAtOnceTarget(int64_t rows, bool narrow) {
@@ -154,13 +146,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace normserve::kernels {
 
-HWY_EXPORT(IsAvx512Target);
 HWY_EXPORT(RowsAtOnceTarget);
 HWY_EXPORT(PanelsAtOnceTarget);
 HWY_EXPORT(PackInputsTarget);
 HWY_EXPORT(LinearPanelsTarget);
-
-bool UsesAvx512() { return HWY_DYNAMIC_DISPATCH(IsAvx512Target)(); }
 
 bool SplitsWideVectors() {
 #if defined(__x86_64__)

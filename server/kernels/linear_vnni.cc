@@ -220,14 +220,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace normserve::kernels {
 
-bool HasVnni() {
-#if HWY_TARGETS & HWY_AVX3
-  return UsesAvx512() && __builtin_cpu_supports("avx512vnni") != 0;
-#else
-  return false;
-#endif
-}
-
 int64_t VnniPanelsAtOnce([[maybe_unused]] int64_t rows) {
 #if HWY_TARGETS & HWY_AVX3
   return N_AVX3::PanelsPerCall<N_AVX3::VnniKernel<Int8Group>>(rows);
@@ -236,14 +228,14 @@ int64_t VnniPanelsAtOnce([[maybe_unused]] int64_t rows) {
 #endif
 }
 
-void VnniInputs([[maybe_unused]] const LinearRows& args, [[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end,
+void VnniInputsCpu([[maybe_unused]] const LinearRows& args, [[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end,
                 [[maybe_unused]] float* packed) {
 #if HWY_TARGETS & HWY_AVX3
   N_AVX3::RoundInputs(args, begin, end, packed);
 #endif
 }
 
-void VnniPanels([[maybe_unused]] const LinearRows& args, [[maybe_unused]] const float* packed,
+void VnniPanelsCpu([[maybe_unused]] const LinearRows& args, [[maybe_unused]] const float* packed,
                 [[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end) {
 #if HWY_TARGETS & HWY_AVX3
   N_AVX3::MultiplyPanels(args, packed, begin, end);

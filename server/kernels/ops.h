@@ -125,7 +125,7 @@ PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format);
 // y = x W^T + bias. x [tokens, K] act, y [tokens, N] act or float32, bias [N] float32 or undefined.
 // On CPU: floating-point weights: each output is one float32 sum over k = 0..K-1 in order (kBFloat16Dot: of inputs
 // rounded to bfloat16, over pairs of them). Quantised weights:
-// inputs are rounded to 16 bits per group of 32, whose products are summed exactly; the groups are one
+// inputs are rounded to 16 bits (8 with AVX512-VNNI) per group of 32, whose products are summed exactly; the groups are one
 // float32 sum in order. Either way whatever the number of rows.
 void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& y);
 

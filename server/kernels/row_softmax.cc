@@ -100,8 +100,6 @@ double LogSumExpTarget(const float* row, size_t n, float max) {
   return std::log(total) + static_cast<double>(max);
 }
 
-const char* TargetNameTarget() { return hwy::TargetName(HWY_TARGET); }
-
 }  // namespace HWY_NAMESPACE
 }  // namespace normserve::kernels
 HWY_AFTER_NAMESPACE();
@@ -112,7 +110,6 @@ namespace normserve::kernels {
 HWY_EXPORT(MaxOfRowTarget);
 HWY_EXPORT(ExpRowTarget);
 HWY_EXPORT(LogSumExpTarget);
-HWY_EXPORT(TargetNameTarget);
 
 RowMax MaxOfRow(const float* row, size_t n) { return HWY_DYNAMIC_DISPATCH(MaxOfRowTarget)(row, n); }
 
@@ -122,31 +119,6 @@ double LogSumExp(const float* row, size_t n, float max) {
 
 void ExpRow(const float* row, size_t n, float max, float* out) {
   HWY_DYNAMIC_DISPATCH(ExpRowTarget)(row, n, max, out);
-}
-
-const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameTarget)(); }
-
-bool LimitSimdTarget(const char* name) {
-  hwy::SetSupportedTargetsForTest(0);
-  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int64_t rest = usable; rest != 0; rest &= rest - 1) {
-    const int64_t target = rest & -rest;
-    if (std::strcmp(hwy::TargetName(target), name) != 0) continue;
-    // A higher bit is a lesser target.
-    hwy::SetSupportedTargetsForTest(usable & ~(target - 1));
-    hwy::GetChosenTarget().DeInit();
-    return true;
-  }
-  return false;
-}
-
-std::string SimdTargetList() {
-  std::string list;
-  for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
-    if (!list.empty()) list += ", ";
-    list += hwy::TargetName(rest & -rest);
-  }
-  return list;
 }
 
 }  // namespace normserve::kernels

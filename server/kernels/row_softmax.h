@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 namespace normserve::kernels {
 
@@ -22,13 +21,5 @@ double LogSumExp(const float* row, size_t n, float max);
 
 // out[i] = exp(row[i] - max). May alias.
 void ExpRow(const float* row, size_t n, float max, float* out);
-
-// The name of the SIMD target in use ("AVX3_ZEN4", "AVX2", ...).
-const char* SimdTargetName();
-// Restricts run-time dispatch to targets no better than `name` ("AVX2", "SSE4", "SSSE3", "SSE2",
-// "EMU128"); false if this machine or build does not have it. Call before any kernel runs.
-bool LimitSimdTarget(const char* name);
-// The names that LimitSimdTarget takes here, best first: "AVX2, SSE4, SSSE3, SCALAR".
-std::string SimdTargetList();
 
 }  // namespace normserve::kernels

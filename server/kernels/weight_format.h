@@ -23,12 +23,6 @@ constexpr bool IsQuantised(WeightFormat format) {
   return format == WeightFormat::kInt8 || format == WeightFormat::kInt4 || format == WeightFormat::kFloat8;
 }
 
-// Whether the CPU's kernels in use multiply bfloat16 (AVX512-BF16).
-bool HasBFloat16Dot();
-
-// Whether they multiply 8-bit integers (AVX512-VNNI): then the inputs of quantised weights have 8 bits.
-bool HasVnni();
-
 // Outputs that lie beside each other: one vector load gives the weights of 16 outputs at one input.
 inline constexpr int64_t kPanel = 16;
 

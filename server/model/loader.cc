@@ -296,9 +296,9 @@ void Loader::Describe() {
   d.kv_heads = config_.kv_heads;
   d.head_dim = config_.head_dim;
   d.max_context_tokens = config_.max_positions;
-  // The CPU's bfloat16 cache lies by pairs of dimensions.
-  const bool pairs = options_.activations == options_.dtype || config_.head_dim % 2 == 0;
-  model_.cache_dtype = pairs ? options_.dtype : at::kFloat;
+  // Under float32 activations, which are the CPU's, a bfloat16 cache lies by pairs of dimensions.
+  const bool by_pairs = options_.dtype == at::kBFloat16 && options_.activations == at::kFloat;
+  model_.cache_dtype = by_pairs && config_.head_dim % 2 != 0 ? at::kFloat : options_.dtype;
   const int64_t element_bytes = model_.cache_dtype == at::kBFloat16 ? 2 : 4;
   d.kv_bytes_per_token = 2 * config_.layers * config_.kv_heads * config_.head_dim * element_bytes;
   d.dtype = DtypeName(options_.dtype);

@@ -179,8 +179,21 @@ def test_load_from_a_prompt_file(server, tmp_path):
     assert report["tokens"]["output"] == 30
     lines = tmp_path / "prompts.jsonl"
     lines.write_text('{"text": "In the beginning", "max_new_tokens": 4}\n{"token_ids": [5, 6], "max_new_tokens": 2}\n')
-    report = load(server, "--prompts", lines, "--requests", 6, "--ignore-eos")
+    calls = tmp_path / "calls.jsonl"
+    report = load(server, "--prompts", lines, "--requests", 6, "--ignore-eos", "--temperature", 0, "--calls-out", calls)
     assert report["tokens"]["output"] == 18
+    rows = [json.loads(line) for line in calls.read_text().splitlines()]
+    assert sorted(row["request"] for row in rows) == [0, 0, 0, 1, 1, 1]
+    assert {row["status"] for row in rows} == {"OK"}
+    for number, length in ((0, 4), (1, 2)):
+        of_prompt = [row for row in rows if row["request"] == number]
+        assert all(len(row["token_ids"]) == len(row["token_ms"]) == length for row in of_prompt)
+        assert len({tuple(row["token_ids"]) for row in of_prompt}) == 1
+    for row in rows:
+        times = [row["sent_ms"], *row["token_ms"], row["end_ms"]]
+        assert 0 <= times[0] and times == sorted(times)
+    result = client(server, "load", "--requests", 1, "--calls-out", "/nobody/here", "--model", "bhyt")
+    assert result.returncode == 1 and "--calls-out: cannot write file '/nobody/here'" in result.stderr
 
 
 def test_load_reports_errors_by_code(server):

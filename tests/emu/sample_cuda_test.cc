@@ -13,6 +13,7 @@
 
 #include "emu/sample_case.h"
 #include "kernels/row_softmax.h"
+#include "kernels/simd_target.h"
 
 namespace normserve::kernels {
 namespace {

@@ -153,6 +153,25 @@ TEST(Linear, SameBitsForAnyRowCountAndThreadCount) {
   }
 }
 
+// More rows than one pass over the weights takes, in any format.
+TEST(Linear, PassesOfRowsChangeNoBit) {
+  at::manual_seed(8);
+  const int64_t n = 40, k = 2048, rows = 230;
+  for (const std::string& target : SimdTargets()) {
+    const SimdTargetScope scope(target);
+    for (const auto& [dtype, format] : Formats()) {
+      const at::Tensor x = at::randn({rows, k}).to(dtype);
+      const PackedWeight w = PackWeight(at::randn({n, k}), format);
+      at::Tensor all = at::empty({rows, n}, dtype), one = at::empty({1, n}, dtype);
+      Linear(x, w, {}, all);
+      for (const int64_t row : {0, 80, 95, 96, 100, 191, 192, 229}) {
+        Linear(x.slice(0, row, row + 1), w, {}, one);
+        EXPECT_TRUE(SameBits(one, all.slice(0, row, row + 1))) << target << " " << row;
+      }
+    }
+  }
+}
+
 // Which processors take the narrow path is not known here: both are called by hand.
 TEST(Linear, NarrowVectorsGiveTheSameBits) {
   at::manual_seed(4);

@@ -14,6 +14,7 @@
 
 #include "kernels/golden_tensors.h"
 #include "kernels/ops.h"
+#include "kernels/simd_target.h"
 #include "kernels/simd_target_scope.h"
 
 namespace normserve::kernels {

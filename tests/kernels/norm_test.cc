@@ -25,6 +25,7 @@
 #include "kernels/guarded.h"
 #include "kernels/oracle.h"
 #include "kernels/ops.h"
+#include "kernels/simd_target.h"
 #include "kernels/simd_target_scope.h"
 #include "kernels/thread_pool.h"
 

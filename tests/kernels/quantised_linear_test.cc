@@ -70,25 +70,32 @@ TEST(QuantisedLinear, ImplementationsAgree) {
 // A loose bound on inputs could hide a dropped one: integers are multiplied exactly.
 TEST(QuantisedLinear, IntegersAreExact) {
   at::manual_seed(12);
+  const struct {
+    int64_t m, n, k;
+  } shapes[] = {{7, 40, 96}, {1, 129, 7}, {4, 40, 17}, {12, 129, 33}, {13, 40, 50}, {1, 40, 64}, {25, 16, 90}};
   for (const WeightFormat format : kQuantised) {
-    const double top = format == WeightFormat::kInt8 ? 127.0 : 15.0;
-    at::Tensor w = (at::randn({40, 96}) * (top / 3)).round().clamp(format == WeightFormat::kInt8 ? -top : 0.0, top);
-    for (int64_t g = 0; g < 96; g += 32) {  // every group's scale is 1
-      w.select(1, g).fill_(top);
-      w.select(1, g + 1).fill_(format == WeightFormat::kInt8 ? -top : 0.0);
-    }
-    for (const std::string& target : SimdTargets()) {
-      const SimdTargetScope scope(target);
-      const double most = LargestInput();
-      at::Tensor x = (at::randn({7, 96}) * (most / 4)).round().clamp(-most, most);
-      for (int64_t g = 0; g < 96; g += 32) x.select(1, g).fill_(most);
-      const PackedWeight packed = PackWeight(w, format);
-      EXPECT_TRUE(ReadBack(packed).equal(w)) << Name(format) << " " << target;
-      at::Tensor y = at::empty({7, 40});
-      Linear(x, packed, {}, y);
-      // Three groups are added in float32, which rounds sums above 2^24: those of 16-bit inputs.
-      ExpectClose(y, LinearOracle(x, w, {}).to(at::kFloat), most > 127.0 ? 8.0 : 0.0, most > 127.0 ? 2e-7 : 0.0,
-                  std::string(Name(format)) + " " + target);
+    for (const auto& [m, n, k] : shapes) {
+      const double top = format == WeightFormat::kInt8 ? 127.0 : 15.0;
+      const double bottom = format == WeightFormat::kInt8 ? -top : 0.0;
+      at::Tensor w = (at::randn({n, k}) * (top / 3)).round().clamp(bottom, top);
+      for (int64_t g = 0; g < k; g += 32) {  // every group's scale is 1
+        w.select(1, g).fill_(top);
+        if (g + 1 < k) w.select(1, g + 1).fill_(bottom);
+      }
+      for (const std::string& target : SimdTargets()) {
+        const SimdTargetScope scope(target);
+        const double most = LargestInput();
+        at::Tensor x = (at::randn({m, k}) * (most / 4)).round().clamp(-most, most);
+        for (int64_t g = 0; g < k; g += 32) x.select(1, g).fill_(most);
+        const PackedWeight packed = PackWeight(w, format);
+        const std::string what = std::string(Name(format)) + " " + target + " " + std::to_string(m) + "x" +
+                                 std::to_string(n) + "x" + std::to_string(k);
+        EXPECT_TRUE(ReadBack(packed).equal(w)) << what;
+        at::Tensor y = at::empty({m, n});
+        Linear(x, packed, {}, y);
+        // Groups are added in float32, which rounds sums above 2^24: those of 16-bit inputs.
+        ExpectClose(y, LinearOracle(x, w, {}).to(at::kFloat), most > 127.0 ? 8.0 : 0.0, most > 127.0 ? 2e-7 : 0.0, what);
+      }
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/row_softmax.h"
+#include "kernels/simd_target.h"
 #include "kernels/simd_target_scope.h"
 #include "kernels/thread_pool.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/row_softmax.h"
+#include "kernels/simd_target.h"
 
 namespace normserve::kernels {
 
@@ -19,7 +19,7 @@ inline bool AnotherDevice() { return std::getenv("NORMSERVE_TEST_ONE_TARGET") !=
 inline std::vector<std::string> SimdTargets() {
   std::vector<std::string> targets;
   for (const char* name :
-       {"AVX3", "AVX2", "SSE4", "SSSE3", "SSE2", "NEON_BF16", "NEON", "NEON_WITHOUT_AES",
+       {"AVX3_DOT", "AVX3", "AVX2", "SSE4", "SSSE3", "SSE2", "NEON_BF16", "NEON", "NEON_WITHOUT_AES",
         "EMU128", "SCALAR"}) {
     if (LimitSimdTarget(name)) targets.push_back(name);
   }

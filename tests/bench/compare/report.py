@@ -87,7 +87,7 @@ def notes(run: dict) -> list[str]:
         f"{settings['processor']}, {settings['threads']} threads, prompt {settings['prompt_tokens']}, output "
         f"{settings['output_tokens']}, all requests at once, distinct random prompts, greedy, end of "
         f"sequence ignored, prefill counted but in the decode columns; medians of {most} rounds{fewer}.",
-        "normserve is called through gRPC, its Python client on the same cores; every other engine is a "
+        "normserve is called through gRPC, its own client on the same cores; every other engine is a "
         "library in process, without server or client.",
         f"Limits measured in the same run: {limits['read_gb_per_s']:.1f} GB/s read, "
         f"{limits['fp32_gflops']:.0f} float32 GFLOP/s; so at most "

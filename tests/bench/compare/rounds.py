@@ -90,7 +90,7 @@ def measure(worker: Worker, arguments, prompts: Prompts) -> tuple[dict[str, floa
 
 def run(engines: list[Installed], arguments, vocab: int, first_round: int, log, after_round) -> None:
     """after_round(figures per engine, ids per engine, versions, what failed how) is called with each round."""
-    options = {"server": arguments.server, "server_flags": arguments.server_flags}
+    options = {"server": arguments.server, "client": arguments.client, "server_flags": arguments.server_flags}
     for number in range(first_round, first_round + arguments.rounds):
         measured, ids, versions, failed = {}, {}, {}, {}
         # Every engine has the same prompts; every round begins with another engine.

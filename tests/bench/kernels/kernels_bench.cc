@@ -20,6 +20,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/row_softmax.h"
+#include "kernels/simd_target.h"
 #include "kernels/thread_pool.h"
 
 namespace normserve::kernels {

@@ -42,7 +42,8 @@ class Engine:
     def generate(self, prompts: list[list[int]], output: int) -> tuple[list[list[float]], list[list[int]]]:
         """All prompts at once, greedily, exactly `output` tokens each, whatever they are.
 
-        Per request: the time.perf_counter() at which each token was there, and the ids.
+        Per request: the time.perf_counter() at which each token was there, and the ids. An engine that measures by
+        another clock says as a third value when the prompts were handed over, by that clock.
         """
         raise NotImplementedError
 

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """normserve as its users have it: the server binary, called through gRPC on the loopback interface.
 
-The client is Python's gRPC, a thread per request, on the same cores as the server: its work counts.
+The client is normserve-client, on the same cores as the server: its work counts, its start does not.
 """
 
 import json
 import pathlib
 import shlex
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 
 from engines import base
 
 NAME = "normserve"
 FOLDER = ""
-MODULE = "grpc_tools"
-INSTALL = "grpcio grpcio-tools (and build the server: cmake --preset release)"
+MODULE = "json"  # nothing but Python itself
+INSTALL = "build the server and its client: cmake --preset release"
 # The server's flags.
 VARIANTS = {
     "bf16": "--dtype bfloat16",
@@ -26,7 +24,6 @@ VARIANTS = {
     "int8": "--dtype bfloat16 --quantize int8",
     "int4": "--dtype bfloat16 --quantize int4",
 }
-ROOT = pathlib.Path(__file__).resolve().parents[4]
 
 
 class Engine(base.Engine):
@@ -45,49 +42,21 @@ class Engine(base.Engine):
             if self.server.poll() is not None:
                 raise RuntimeError(f"{shlex.join(command)}: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.005)
-        self.address = f"127.0.0.1:{json.loads(ready.read_text())['grpc_port']}"
-        self.stub = None
-
-    def connect(self) -> None:
-        """Stubs and channel: the client's own start, which is not the server's."""
-        sys.path.insert(0, str(ROOT / "tests" / "reference"))
-        import grpc_stubs
-
-        self.messages, self.stub = grpc_stubs.connect(self.address)
-
-    def prepare(self, streams: int, tokens: int) -> None:
-        if self.stub is None:
-            self.connect()
+        self.target = f"127.0.0.1:{json.loads(ready.read_text())['grpc_port']}"
 
     def generate(self, prompts, output):
-        times, ids, failed = [[] for _ in prompts], [[] for _ in prompts], []
-        requests = []
-        for prompt in prompts:
-            request = self.messages.GenerateRequest(model="m")
-            request.token_ids.ids.extend(prompt)
-            request.stop.max_new_tokens = output
-            request.stop.ignore_eos = True
-            request.sampling.temperature = 0
-            request.output.omit_text = True
-            requests.append(request)
-
-        def follow(row: int) -> None:
-            try:
-                for chunk in self.stub.GenerateStream(requests[row]):
-                    now = time.perf_counter()
-                    times[row] += [now] * len(chunk.token_ids)
-                    ids[row] += chunk.token_ids
-            except Exception as error:  # handed to the caller's thread
-                failed.append(error)
-
-        threads = [threading.Thread(target=follow, args=(row,)) for row in range(len(prompts))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failed:
-            raise failed[0]
-        return times, ids
+        prompts_file, calls_file = (pathlib.Path(self.folder.name) / name for name in ("prompts", "calls"))
+        prompts_file.write_text("".join(json.dumps({"token_ids": prompt}) + "\n" for prompt in prompts))
+        command = [self.options["client"], "load", "--target", self.target, "--model", "m", "--prompts", prompts_file]
+        command += ["--requests", len(prompts), "--concurrency", len(prompts), "--max-new-tokens", output]
+        command += ["--ignore-eos", "--temperature", 0, "--omit-text", "--no-progress", "--calls-out", calls_file]
+        # The client's start is not the server's time: its clock begins with the run.
+        result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise RuntimeError(result.stderr[-2000:])
+        calls = [json.loads(line) for line in calls_file.read_text().splitlines()]
+        calls.sort(key=lambda call: call["request"])
+        return [[ms / 1e3 for ms in call["token_ms"]] for call in calls], [call["token_ids"] for call in calls], 0.0
 
     def process(self):
         return self.server.pid
