@@ -128,7 +128,7 @@ HWY_INLINE void ScoreStrips(const T* const* keys, const T* const* next, size_t s
 // Strips at once: enough independent chains to hide the latency of an addition, few enough
 // accumulators for the registers.
 template <int H>
-constexpr int StripsAtOnce() {
+HWY_INLINE constexpr int StripsAtOnce() {
   constexpr int kBudget = kLanes >= 16 ? 16 : 8;
   return std::max(1, std::min(4, kBudget / (H * kStripVectors)));
 }

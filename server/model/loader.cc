@@ -164,7 +164,7 @@ absl::StatusOr<norm::FoldableLayer> Loader::ReadLayer(int64_t layer) {
 
 // bfloat16 weights stay bfloat16 under float32 activations: widening them on read gives the same bits
 // for half the memory. Everything else is packed as --dtype says; under bfloat16 inputs may be rounded, too
-// (docs/adr/0019).
+// (docs/adr/0026).
 kernels::WeightFormat FormatOf(const at::Tensor& weight, const LoadOptions& options, Quantization quantize) {
   if (quantize == Quantization::kInt8) return kernels::WeightFormat::kInt8;
   if (quantize == Quantization::kInt4) return kernels::WeightFormat::kInt4;
