@@ -79,7 +79,8 @@ struct QkvNorms {
 //   slots     [tokens] int32: block * block_size + offset in the block; a negative slot writes nothing
 //   k_cache   [blocks, kv_heads, head_dim, block_size] cache (keys transposed within a block). Where it is the
 //             transposition of packed [blocks, kv_heads, block_size, head_dim], keys lie by position, for
-//             attention by tiles
+//             attention by tiles. A bfloat16 cache of the CPU has the elements of a block in an order of its own,
+//             by pairs (qkv_rows.h), and needs an even head_dim
 //   v_cache   [blocks, kv_heads, block_size, head_dim] cache
 void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor& cos_sin,
                         RotaryPairs pairs, const at::Tensor& positions, const at::Tensor& slots,
