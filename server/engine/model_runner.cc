@@ -2,13 +2,13 @@
 #include "engine/model_runner.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 
 #include "engine/end_throws.h"
+#include "kernels/large_pages.h"
 
 namespace normserve::engine {
 namespace {
@@ -35,7 +35,7 @@ ModelRunner::ModelRunner(std::unique_ptr<model::CausalLm> model, const ModelRunn
   info_.block_size = options.block_size;
   info_.blocks = options.blocks;
   cache_ = model_->MakeCache(options.blocks, options.block_size);
-  logits_ = at::empty({kMaxLogitsRows, description.vocab_size}, at::kFloat);
+  logits_ = kernels::ZerosInOwnLargePages({kMaxLogitsRows, description.vocab_size}, at::kFloat);
 }
 
 absl::Status ModelRunner::Start(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) {

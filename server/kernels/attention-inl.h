@@ -10,7 +10,6 @@
 #define NORMSERVE_KERNELS_ATTENTION_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -85,9 +84,9 @@ struct Work {
 
 // Scores of H heads at kStrips strips that begin at the given keys. Each score is one chain over the
 // head's dimensions in order. Slots past the context give garbage lanes, which the caller drops.
-// `next` is what is read after this: blocks are scattered, so the hardware cannot foresee them.
+// `values`, of the same positions, are asked for meanwhile, as many bytes.
 template <class C, int H, int kStrips, typename T>
-HWY_INLINE void ScoreStrips(const T* const* keys, const T* const* next, size_t stride, size_t rows,
+HWY_INLINE void ScoreStrips(const T* const* keys, const T* const* values, size_t stride, size_t rows,
                             float scale, Work& work, size_t at) {
   const DF d;
   VF acc[H][kStrips][kStripVectors];
@@ -99,7 +98,7 @@ HWY_INLINE void ScoreStrips(const T* const* keys, const T* const* next, size_t s
   constexpr size_t kInputs = Line<T>::kInputs;
   for (size_t i = 0; i < rows; ++i) {
     for (int s = 0; s < kStrips; ++s) {
-      hwy::Prefetch(next[s] + i * stride);
+      AskSecondLevel(values[s] + i * kStrip);
       for (int v = 0; v < kStripVectors; ++v) {
         const T* at_row = keys[s] + i * stride + v * kLanes;
         if constexpr (C::kDot) {
@@ -138,21 +137,20 @@ void ScorePiece(const PagedHead<C>& head, int64_t begin, int64_t n, float scale,
   using T = typename C::Element;
   constexpr int kAtOnce = StripsAtOnce<H>();
   const size_t stride = static_cast<size_t>(head.block_size);
-  const auto at_or_last = [&](int64_t i) { return head.Keys(begin + std::min(i, n - 1)); };
   int64_t at = 0;
   for (; at + kAtOnce * kStrip <= n; at += kAtOnce * kStrip) {
     const T* keys[kAtOnce];
-    const T* next[kAtOnce];
+    const T* values[kAtOnce];
     for (int s = 0; s < kAtOnce; ++s) {
       keys[s] = head.Keys(begin + at + s * kStrip);
-      next[s] = at_or_last(at + (kAtOnce + s) * kStrip);
+      values[s] = head.Values(begin + at + s * kStrip);
     }
-    ScoreStrips<C, H, kAtOnce>(keys, next, stride, head.KeyRows(), scale, work, static_cast<size_t>(at));
+    ScoreStrips<C, H, kAtOnce>(keys, values, stride, head.KeyRows(), scale, work, static_cast<size_t>(at));
   }
   for (; at < n; at += kStrip) {
     const T* keys[1] = {head.Keys(begin + at)};
-    const T* next[1] = {at_or_last(at + kStrip)};
-    ScoreStrips<C, H, 1>(keys, next, stride, head.KeyRows(), scale, work, static_cast<size_t>(at));
+    const T* values[1] = {head.Values(begin + at)};
+    ScoreStrips<C, H, 1>(keys, values, stride, head.KeyRows(), scale, work, static_cast<size_t>(at));
   }
 }
 
@@ -186,13 +184,24 @@ void SoftmaxPiece(int64_t n, size_t dim, Work& work) {
   }
 }
 
+// The keys that are read after a piece's values: of the next piece, or of what is attended next.
+template <class C>
+struct NextKeys {
+  const PagedHead<C>& head;
+  int64_t begin;
+  int64_t end;
+
+  const typename C::Element* Strip(int64_t strip) const { return head.Keys(std::min(begin + strip, end - 1)); }
+};
+
 // acc += p V over positions [begin, begin + n), each element in position order, kVectors vectors of
-// the head at a time.
+// the head at a time. Meanwhile as many bytes of the next keys are asked for.
 template <class C, int H, int kVectors>
-HWY_INLINE void AddValues(const PagedHead<C>& head, int64_t begin, int64_t n, size_t at,
+HWY_INLINE void AddValues(const PagedHead<C>& head, int64_t begin, int64_t n, size_t at, const NextKeys<C>& next,
                           Work& work) {
   using T = typename C::Element;
   constexpr int64_t kInputs = PagedHead<C>::kInputs;
+  const size_t stride = static_cast<size_t>(next.head.block_size);
   const DF d;
   VF acc[H][kVectors];
   for (int h = 0; h < H; ++h) {
@@ -200,7 +209,8 @@ HWY_INLINE void AddValues(const PagedHead<C>& head, int64_t begin, int64_t n, si
   }
   for (int64_t strip = 0; strip < n; strip += kStrip) {
     const T* values = head.Values(begin + strip) + at;
-    const T* next = head.Values(begin + std::min(strip + kStrip, n - 1)) + at;
+    const T* ask = next.Strip(strip);
+    size_t row = at / kStrip;  // of keys
     const int64_t end = std::min(n, strip + kStrip);
     // Position i + j, of the values at `values`.
     const auto add = [&](int64_t i, size_t j) {
@@ -212,10 +222,8 @@ HWY_INLINE void AddValues(const PagedHead<C>& head, int64_t begin, int64_t n, si
       }
     };
     int64_t i = strip;
-    for (; i + kInputs <= end; i += kInputs, values += head.dim, next += head.dim) {
-      for (size_t ahead = 0; ahead < kVectors * kLanes * sizeof(T); ahead += 64) {
-        hwy::Prefetch(reinterpret_cast<const char*>(next) + ahead);
-      }
+    for (; i + kInputs <= end; i += kInputs, values += head.dim, row += head.dim / kStrip) {
+      for (size_t r = 0; r < kVectors * kLanes; r += kStrip) AskSecondLevel(ask + (row + r / kStrip) * stride);
       if constexpr (C::kDot) {
         for (int v = 0; v < kVectors; ++v) {
           for (int h = 0; h < H; ++h) {
@@ -234,19 +242,19 @@ HWY_INLINE void AddValues(const PagedHead<C>& head, int64_t begin, int64_t n, si
 }
 
 template <class C, int H>
-void ValuePiece(const PagedHead<C>& head, int64_t begin, int64_t n, Work& work) {
+void ValuePiece(const PagedHead<C>& head, int64_t begin, int64_t n, const NextKeys<C>& next, Work& work) {
   constexpr int kBudget = kLanes >= 16 ? 24 : 12;
   constexpr int kVectors = std::max(1, std::min(8, kBudget / H));
   size_t at = 0;
   for (; at + kVectors * kLanes <= head.dim; at += kVectors * kLanes) {
-    AddValues<C, H, kVectors>(head, begin, n, at, work);
+    AddValues<C, H, kVectors>(head, begin, n, at, next, work);
   }
   // A head of 64 in vectors of 16: one vector at a time would wait for each sum.
   constexpr int kFewer = std::min(4, kVectors);
   for (; at + kFewer * kLanes <= head.dim; at += kFewer * kLanes) {
-    AddValues<C, H, kFewer>(head, begin, n, at, work);
+    AddValues<C, H, kFewer>(head, begin, n, at, next, work);
   }
-  for (; at + kLanes <= head.dim; at += kLanes) AddValues<C, H, 1>(head, begin, n, at, work);
+  for (; at + kLanes <= head.dim; at += kLanes) AddValues<C, H, 1>(head, begin, n, at, next, work);
   for (; at < head.dim; ++at) {  // the odd elements of a head that is no multiple of a vector
     for (int64_t i = 0; i < n; ++i) {
       const float value = NumberAt(head.Values(begin + i)[at], i % PagedHead<C>::kInputs);
@@ -265,9 +273,9 @@ HWY_INLINE void RoundPairs(const float* from, size_t n, uint32_t* to) {
   std::memcpy(to, rounded, n * sizeof(uint16_t));
 }
 
-// A is the element of q and out.
+// A is the element of q and out; `after`: the keys that are read after this.
 template <class C, int H, typename A>
-void AttendHeads(const PagedHead<C>& head, const A* q, int64_t context, float scale, A* out,
+void AttendHeads(const PagedHead<C>& head, const A* q, int64_t context, float scale, const NextKeys<C>& after, A* out,
                  Work& work) {
   const DF d;
   for (int h = 0; h < H; ++h) {
@@ -281,7 +289,8 @@ void AttendHeads(const PagedHead<C>& head, const A* q, int64_t context, float sc
     const int64_t n = std::min(kPiece, context - begin);
     ScorePiece<C, H>(head, begin, n, scale, work);
     SoftmaxPiece<C, H>(n, head.dim, work);
-    ValuePiece<C, H>(head, begin, n, work);
+    const NextKeys<C> next_piece{head, begin + n, context};
+    ValuePiece<C, H>(head, begin, n, begin + n < context ? next_piece : after, work);
   }
   for (int h = 0; h < H; ++h) {
     const VF sum = hn::Set(d, work.sum[h]);
@@ -297,33 +306,43 @@ void AttendHeads(const PagedHead<C>& head, const A* q, int64_t context, float sc
   }
 }
 
+// The cache as one item reads it.
+template <class C>
+PagedHead<C> HeadOf(const AttentionRows& a, int64_t token, int64_t kv) {
+  using T = typename C::Element;
+  const size_t dim = static_cast<size_t>(a.head_dim);
+  const size_t head_elements = dim * static_cast<size_t>(a.block_size) / Line<T>::kInputs;
+  return {static_cast<const T*>(a.k_cache) + static_cast<size_t>(kv) * head_elements,
+          static_cast<const T*>(a.v_cache) + static_cast<size_t>(kv) * head_elements,
+          a.block_tables + a.token_sequence[token] * a.block_tables_stride,
+          head_elements * static_cast<size_t>(a.kv_heads),
+          a.block_size,
+          dim};
+}
+
 template <class C, typename A>
 void AttentionItems(const AttentionRows& a, int64_t begin, int64_t end) {
   Work work;
-  const size_t dim = static_cast<size_t>(a.head_dim);
   const int64_t group = a.heads / a.kv_heads;
+  const auto context_of = [&](int64_t token) { return static_cast<int64_t>(a.positions[token]) + 1; };
   for (int64_t item = begin; item < end; ++item) {
     const int64_t token = item / a.kv_heads, kv = item % a.kv_heads;
-    using T = typename C::Element;
-    const size_t head_elements = dim * static_cast<size_t>(a.block_size) / Line<T>::kInputs;
-    const PagedHead<C> head{
-        static_cast<const T*>(a.k_cache) + static_cast<size_t>(kv) * head_elements,
-        static_cast<const T*>(a.v_cache) + static_cast<size_t>(kv) * head_elements,
-        a.block_tables + a.token_sequence[token] * a.block_tables_stride,
-        head_elements * static_cast<size_t>(a.kv_heads),
-        a.block_size,
-        dim};
-    const int64_t context = static_cast<int64_t>(a.positions[token]) + 1;
+    const PagedHead<C> head = HeadOf<C>(a, token, kv);
+    const int64_t context = context_of(token);
+    // Blocks are scattered, so that the hardware cannot foresee them. Of the last item there is none after it.
+    const int64_t after = std::min(item + 1, end - 1);
+    const PagedHead<C> after_head = HeadOf<C>(a, after / a.kv_heads, after % a.kv_heads);
+    const NextKeys<C> next{after_head, 0, context_of(after / a.kv_heads)};
     const A* q = static_cast<const A*>(a.qkv) + token * a.qkv_stride + kv * group * a.head_dim;
     A* out = static_cast<A*>(a.out) + token * a.out_stride + kv * group * a.head_dim;
     for (int64_t g = 0; g < group;) {
       const int64_t h = std::min<int64_t>(kMaxHeads, group - g);
       const A* from = q + g * a.head_dim;
       A* to = out + g * a.head_dim;
-      if (h == 4) AttendHeads<C, 4>(head, from, context, a.scale, to, work);
-      if (h == 3) AttendHeads<C, 3>(head, from, context, a.scale, to, work);
-      if (h == 2) AttendHeads<C, 2>(head, from, context, a.scale, to, work);
-      if (h == 1) AttendHeads<C, 1>(head, from, context, a.scale, to, work);
+      if (h == 4) AttendHeads<C, 4>(head, from, context, a.scale, next, to, work);
+      if (h == 3) AttendHeads<C, 3>(head, from, context, a.scale, next, to, work);
+      if (h == 2) AttendHeads<C, 2>(head, from, context, a.scale, next, to, work);
+      if (h == 1) AttendHeads<C, 1>(head, from, context, a.scale, next, to, work);
       g += h;
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for what every step streams through: packed weights and the KV cache. It lies in mappings that ask
-// the system for large pages, and a page that nobody has written costs nothing.
+// Tensors in large pages: packed weights and the KV cache, which every step streams through, and the buffers that
+// every step writes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,5 +11,8 @@ namespace normserve::kernels {
 // goes back to the system with the last tensor of its neighbourhood. Throws c10::Error where there is no
 // address space. Any thread.
 at::Tensor ZerosInLargePages(at::IntArrayRef sizes, at::ScalarType dtype);
+
+// The same in a mapping of its own, which goes back with it.
+at::Tensor ZerosInOwnLargePages(at::IntArrayRef sizes, at::ScalarType dtype);
 
 }  // namespace normserve::kernels

@@ -49,7 +49,7 @@ struct BFloat16DotKernel {
     }
     size_t line = 0;
     do {
-      for (int p = 0; p < P && P <= 4; ++p) hwy::Prefetch(asked[p] + line * kPanel);
+      for (int p = 0; p < P && P <= 4; ++p) AskSecondLevel(asked[p] + line * kPanel);
       __m512bh weights[P];
       for (size_t p = 0; p < P; ++p) {
         weights[p] = (__m512bh)_mm512_loadu_si512(w + p * panel_weights + line * kPanel);

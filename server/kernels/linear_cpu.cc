@@ -23,7 +23,7 @@ namespace {
 
 // Rows that one pass over the weights serves: enough that reading the weights costs nothing beside
 // the arithmetic, and if there are more, only as many as leave the interleaved inputs in the second-level cache.
-constexpr int64_t kLeastRowsPerPass = 96;
+constexpr int64_t kLeastRowsPerPass = 48;
 constexpr int64_t kPassBytes = int64_t{384} << 10;
 
 // All rows in passes of nearly equal height.

@@ -174,7 +174,7 @@ struct QuantisedKernel {
       for (int p = 0; p < P; ++p) {
         w[p] = weights + static_cast<size_t>(p) * groups + g;
         const char* ahead = reinterpret_cast<const char*>(asked[p] + g);
-        for (size_t byte = 0; byte < sizeof(Group); byte += 64) hwy::Prefetch(ahead + byte);
+        for (size_t byte = 0; byte < sizeof(Group); byte += 64) AskSecondLevel(ahead + byte);
       }
       AddGroup<R, P>(x[g], w, y);
     }

@@ -77,7 +77,7 @@ struct FloatKernel {
     }
     size_t line = 0;
     for (; (line + 1) * kInputs <= k; ++line) {
-      for (int p = 0; p < P && P <= 4; ++p) hwy::Prefetch(asked[p] + line * kPanel);
+      for (int p = 0; p < P && P <= 4; ++p) AskSecondLevel(asked[p] + line * kPanel);
       AddLine<R, P>(x + line * kInputs * R, w + line * kPanel, panel_weights, acc);
     }
     if (line * kInputs < k) {

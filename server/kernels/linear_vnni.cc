@@ -120,8 +120,10 @@ struct VnniKernel {
       const Group* w[P];
       for (size_t p = 0; p < P; ++p) {
         w[p] = weights + p * groups + g;
-        const char* ahead = reinterpret_cast<const char*>(asked[p] + g);
-        for (size_t byte = 0; byte < sizeof(Group); byte += 64) hwy::Prefetch(ahead + byte);
+        if constexpr (P <= 4) {
+          const char* ahead = reinterpret_cast<const char*>(asked[p] + g);
+          for (size_t byte = 0; byte < sizeof(Group); byte += 64) AskSecondLevel(ahead + byte);
+        }
       }
       AddGroup<R, P>(x[g], w, y);
     }

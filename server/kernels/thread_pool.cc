@@ -7,9 +7,10 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <vector>
+
+#include "kernels/large_mapping.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -32,10 +33,6 @@ constexpr int kSpins = 300;
 // A thread takes this part of its share of what is left, down to one grain: few chunks, and the last ones
 // even out what uneven rows (causal attention) leave.
 constexpr int64_t kPartsPerThread = 2;
-
-constexpr std::align_val_t kAlign{64};
-
-void FreeScratch(float* scratch) { ::operator delete(scratch, kAlign); }
 
 thread_local ThreadPool* current_pool = nullptr;
 
@@ -62,7 +59,7 @@ struct ThreadPool::State {
   std::condition_variable done;  // nobody is inside
   int sleepers = 0;              // workers inside wake.wait; under mutex
 
-  float* scratch = nullptr;
+  std::unique_ptr<LargeMapping> scratch;
   size_t scratch_floats = 0;
 
   // Here, not in ~ThreadPool: the system may refuse a thread in the middle of the constructor.
@@ -70,7 +67,6 @@ struct ThreadPool::State {
     stop.store(true);
     Open();
     for (std::thread& worker : workers) worker.join();
-    FreeScratch(scratch);
   }
 
   static uint64_t Generation(uint64_t word) { return word / kGeneration; }
@@ -179,13 +175,12 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
 
 float* ThreadPool::Scratch(size_t floats) {
   if (floats > state_->scratch_floats) {
-    FreeScratch(state_->scratch);
     state_->scratch = nullptr;
     state_->scratch_floats = 0;
-    state_->scratch = static_cast<float*>(::operator new(floats * sizeof(float), kAlign));
+    state_->scratch = std::make_unique<LargeMapping>(floats * sizeof(float));
     state_->scratch_floats = floats;
   }
-  return state_->scratch;
+  return reinterpret_cast<float*>(state_->scratch->begin());
 }
 
 ScopedPool::ScopedPool(ThreadPool* pool) : previous_(current_pool) { current_pool = pool; }

@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
+#include "kernels/large_pages.h"
 
 namespace normserve::model {
 namespace {
@@ -25,7 +25,8 @@ int64_t Scratch::TokenWidth() const {
 
 void Scratch::Grow(at::Tensor& storage, int64_t elements, at::ScalarType dtype) const {
   if (storage.defined() && storage.numel() >= elements) return;
-  storage = at::empty({elements}, at::TensorOptions().dtype(dtype).device(shape_.device));
+  storage = shape_.device.is_cpu() ? kernels::ZerosInOwnLargePages({elements}, dtype)
+                                   : at::empty({elements}, at::TensorOptions().dtype(dtype).device(shape_.device));
 }
 
 void Scratch::Reserve(int64_t tokens, int64_t rows) {

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/simd_target.h"
 #include "kernels/thread_pool.h"
 #include "model/causal_lm.h"
 
@@ -189,7 +190,7 @@ void PrintBreakdown(const Runner& run, double total) {
 
 struct Settings {
   std::vector<std::string> directories, rows = {"1", "8", "32", "p128", "p512"};
-  std::string dtype = "bfloat16", quantize = "none", json_out;
+  std::string dtype = "bfloat16", quantize = "none", json_out, simd;
   int threads = 2, steps = 20, rounds = 1;
   int64_t context = 128;
 };
@@ -253,8 +254,13 @@ int Main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_option("--rounds", settings.rounds, "rounds to take medians of")->check(CLI::PositiveNumber);
   app.add_option("--json-out", settings.json_out, "file for everything measured");
+  app.add_option("--simd", settings.simd, "best SIMD target to use, as the server's");
   app.add_option("--rows", settings.rows, "decode batch sizes, or pN for a prompt of N tokens");
   CLI11_PARSE(app, argc, argv);
+  if (!settings.simd.empty() && !kernels::LimitSimdTarget(settings.simd.c_str())) {
+    std::fprintf(stderr, "--simd: %s, allowed %s\n", settings.simd.c_str(), kernels::SimdTargetList().c_str());
+    return 1;
+  }
   at::set_num_threads(1);
   const c10::InferenceMode inference;
   kernels::ThreadPool pool(settings.threads);
