@@ -170,12 +170,12 @@ void SoftmaxPiece(int64_t n, size_t dim, Work& work) {
     const VF shift = hn::Set(d, max);
     VF sum = hn::Zero(d);
     for (size_t i = 0; i < padded; i += kLanes) {
-      const VF e = ExpVec(d, hn::Sub(hn::LoadU(d, p + i), shift));
+      const VF e = FastExpVec(d, hn::Sub(hn::LoadU(d, p + i), shift));
       hn::StoreU(e, d, p + i);
       if constexpr (C::kDot) C::StorePairs(e, work.p_pairs[h] + i / 2);
       sum = hn::Add(sum, e);
     }
-    const float fade = hn::GetLane(ExpVec(d, hn::Set(d, work.max[h] - max)));
+    const float fade = hn::GetLane(FastExpVec(d, hn::Set(d, work.max[h] - max)));
     work.sum[h] = work.sum[h] * fade + hn::GetLane(hn::SumOfLanes(d, sum));
     if (fade != 1.0f) {
       for (size_t i = 0; i < dim; ++i) work.acc[h][i] *= fade;
