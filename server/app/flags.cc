@@ -178,6 +178,9 @@ void AddEngineFlags(CLI::App& app, RawOptions& raw) {
       ->type_name("THREADS")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  app.add_flag("--pin-threads", o.pin_threads,
+               "Keep every compute thread on a CPU of its own, real cores first, one model after the other: for "
+               "machines that serve nothing else.");
   app.add_option(
          "--simd", o.simd,
          "Best SIMD target that kernels may use, in upper or lower case: AVX2, SSE4, SCALAR, ... "

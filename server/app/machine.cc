@@ -5,9 +5,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace normserve::app {
 namespace {
@@ -44,6 +48,22 @@ uint64_t FreeMemoryBytes() {
 ResidentBytes ReadResidentBytes() {
   const std::string status = "/proc/self/status";
   return {KibibytesIn(status, "VmRSS").value_or(0), KibibytesIn(status, "VmHWM").value_or(0)};
+}
+
+std::vector<int> CpusToPin(const std::string& folder, const std::vector<int>& allowed) {
+  std::map<std::string, int> taken;            // by core
+  std::vector<std::pair<int, int>> by_rank;  // threads of its core before it, CPU
+  for (const int cpu : allowed) {
+    const std::string topology = absl::StrCat(folder, "/cpu", cpu, "/topology/");
+    const std::optional<uint64_t> package = NumberIn(topology + "physical_package_id");
+    const std::optional<uint64_t> core = NumberIn(topology + "core_id");
+    const std::string key = package && core ? absl::StrCat(*package, "/", *core) : absl::StrCat("cpu", cpu);
+    by_rank.emplace_back(taken[key]++, cpu);
+  }
+  std::sort(by_rank.begin(), by_rank.end());
+  std::vector<int> cpus;
+  for (const auto& [rank, cpu] : by_rank) cpus.push_back(cpu);
+  return cpus;
 }
 
 int UsableCores() {

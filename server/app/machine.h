@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace normserve::app {
 
@@ -16,6 +18,10 @@ struct ResidentBytes {
   uint64_t peak = 0;
 };
 ResidentBytes ReadResidentBytes();
+
+// CPUs that the process may run on, in the order in which threads take them for themselves: one of every core first, then
+// their siblings. `folder` is /sys/devices/system/cpu; a CPU of which it says nothing is a core of its own.
+std::vector<int> CpusToPin(const std::string& folder, const std::vector<int>& allowed);
 
 // Cores, at least 1: the affinity mask's, or less where a control group has a CPU quota.
 int UsableCores();

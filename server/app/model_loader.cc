@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <new>
 #include <system_error>
@@ -17,6 +18,7 @@
 #include "base/status_macros.h"
 #include "engine/device_runner.h"
 #include "engine/model_runner.h"
+#include "kernels/numa.h"
 #include "norm/norm_plan.h"
 
 namespace normserve::app {
@@ -195,14 +197,20 @@ void PutOnCard(uint32_t blocks, const CacheRequest& cache, rpc::ModelCard* card)
   card->kv_cache_bytes = card->kv_cache_tokens * cache.bytes_per_token;
 }
 
-absl::StatusOr<std::unique_ptr<engine::Runner>> MakeOnCpu(const Options& options, uint64_t promised_bytes,
+absl::StatusOr<std::unique_ptr<engine::Runner>> MakeOnCpu(const Options& options, const Neighbours& neighbours,
                                                           Checkpoint* checkpoint) {
   CacheRequest cache = CacheRequestOf(options, checkpoint->model->description());
-  ShareMainMemory(FreeMemoryBytes(), promised_bytes, &cache);
+  ShareMainMemory(FreeMemoryBytes(), neighbours.promised_bytes, &cache);
   engine::ModelRunnerOptions runner;
   runner.block_size = options.block_size;
   NS_ASSIGN_OR_RETURN(runner.blocks, CacheBlocks(cache));
   runner.threads = options.threads > 0 ? options.threads : UsableCores();
+  if (options.pin_threads) {
+    runner.cpus = CpusToPin("/sys/devices/system/cpu", kernels::AllowedCpus());
+    const size_t models_before = options.models.size() - 1 - neighbours.to_come;
+    const size_t first = models_before * static_cast<size_t>(runner.threads) % std::max<size_t>(1, runner.cpus.size());
+    std::rotate(runner.cpus.begin(), runner.cpus.begin() + static_cast<std::ptrdiff_t>(first), runner.cpus.end());
+  }
   PutOnCard(runner.blocks, cache, &checkpoint->card);
   return std::make_unique<engine::ModelRunner>(std::move(checkpoint->model), runner);
 }
@@ -238,7 +246,7 @@ absl::StatusOr<std::unique_ptr<engine::Runner>> Make(const Options& options, con
                                                      const Neighbours& neighbours, Checkpoint* checkpoint) {
   NS_ASSIGN_OR_RETURN(std::unique_ptr<engine::Runner> runner,
                       device.accelerator == nullptr
-                          ? MakeOnCpu(options, neighbours.promised_bytes, checkpoint)
+                          ? MakeOnCpu(options, neighbours, checkpoint)
                           : MakeOnDevice(options, device.accelerator.get(), neighbours.to_come, checkpoint));
   NS_RETURN_IF_ERROR(engine::WarmUp(*runner));
   return runner;

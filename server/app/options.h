@@ -53,6 +53,7 @@ struct Options {
   uint32_t default_max_new_tokens = 256;
 
   int threads = 0;   // 0: the machine's cores
+  bool pin_threads = false;  // one CPU each
   std::string simd;  // empty: the best that the machine has
   base::LogLevel log_level = base::LogLevel::kInfo;
   bool log_prompts = false;

@@ -2,13 +2,13 @@
 #include "engine/model_runner.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 
 #include "engine/end_throws.h"
-#include "kernels/large_pages.h"
 
 namespace normserve::engine {
 namespace {
@@ -28,14 +28,14 @@ at::Tensor Int32View(const std::vector<int32_t>& values) {
 }  // namespace
 
 ModelRunner::ModelRunner(std::unique_ptr<model::CausalLm> model, const ModelRunnerOptions& options)
-    : model_(std::move(model)), pool_(std::max(1, options.threads)), samplers_(pool_.threads()) {
+    : model_(std::move(model)), pool_(std::max(1, options.threads), options.cpus), samplers_(pool_.threads()) {
   const model::ModelDescription& description = model_->description();
   info_.vocab_size = static_cast<uint32_t>(description.vocab_size);
   info_.max_context_tokens = static_cast<uint32_t>(description.max_context_tokens);
   info_.block_size = options.block_size;
   info_.blocks = options.blocks;
   cache_ = model_->MakeCache(options.blocks, options.block_size);
-  logits_ = kernels::ZerosInOwnLargePages({kMaxLogitsRows, description.vocab_size}, at::kFloat);
+  logits_ = at::empty({kMaxLogitsRows, description.vocab_size}, at::kFloat);
 }
 
 absl::Status ModelRunner::Start(const scheduler::Batch& batch, absl::Span<const RowTask> tasks) {
@@ -54,6 +54,8 @@ void ModelRunner::PrepareThread() {
   if (prepared_ == std::this_thread::get_id()) return;
   at::set_num_threads(1);
   prepared_ = std::this_thread::get_id();
+  // The thread that made the runner warms it up, and then makes others': it stays free.
+  if (prepared_ != maker_) pool_.PinCaller();
 }
 
 std::vector<RowResult> ModelRunner::Forward(const scheduler::Batch& batch,

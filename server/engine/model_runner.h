@@ -18,6 +18,7 @@ struct ModelRunnerOptions {
   uint32_t block_size = 32;  // tokens per KV block, a multiple of 16
   uint32_t blocks = 0;       // KV blocks to allocate
   int threads = 1;           // compute threads, the engine thread included
+  std::vector<int> cpus;     // that they stay on, one each; empty: wherever the system puts them
 };
 
 // Used by the engine thread only (but for construction and warm-up).
@@ -41,6 +42,7 @@ class ModelRunner final : public Runner {
   model::KvCache cache_;
   at::Tensor logits_;              // [rows of a slice, vocab]
   std::vector<Sampler> samplers_;  // one per thread
+  const std::thread::id maker_ = std::this_thread::get_id();
   std::thread::id prepared_;       // the thread whose LibTorch settings are made
   const scheduler::Batch* batch_ = nullptr;  // of the step that has begun
   absl::Span<const RowTask> tasks_;

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/numa.h"
+
 namespace normserve::kernels {
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -27,6 +29,7 @@ LargeMapping::LargeMapping(size_t bytes) : bytes_(RoundedUpTo(bytes, kLargePage)
 #ifdef MADV_HUGEPAGE
   madvise(begin_, bytes_ - kLargePage, MADV_HUGEPAGE);  // a wish: without it the pages are small
 #endif
+  SpreadOverNodes(begin_, bytes_ - kLargePage);
 }
 
 LargeMapping::~LargeMapping() { munmap(map_, bytes_); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that asks the system for large pages: it is searched faster, and what is used again and again does not
-// collide with itself in the second-level cache, as scattered small pages do. No torch.
+// collide with itself in the second-level cache, as scattered small pages do. On a machine of several nodes it lies over
+// all of them (numa.h). No torch.
 #pragma once
 
 #include <cstddef>

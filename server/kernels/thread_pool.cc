@@ -3,11 +3,14 @@
 // variable. OpenMP's pool is not used anywhere, since its spinning threads starve a busy machine.
 #include "kernels/thread_pool.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/large_mapping.h"
@@ -27,9 +30,9 @@ void Pause() {
 #endif
 }
 
-// About 5 us on the machines at hand: longer than the gap between two kernels of one step, shorter
-// than anything a user could notice.
-constexpr int kSpins = 300;
+// About 50 us on the machines at hand: longer than one thread waits for another at the end of a kernel (waking a thread
+// that sleeps costs as much), shorter than anything a user could notice.
+constexpr int kSpins = 3000;
 // A thread takes this part of its share of what is left, down to one grain: few chunks, and the last ones
 // even out what uneven rows (causal attention) leave.
 constexpr int64_t kPartsPerThread = 2;
@@ -45,6 +48,7 @@ struct ThreadPool::State {
   static constexpr uint64_t kOpen = uint64_t{1} << 31;
 
   std::vector<std::thread> workers;
+  std::vector<int> cpus;  // fixed before the workers start
 
   // The task of the open generation: written before the word, read by workers that entered it.
   const std::function<void(int64_t, int64_t)>* body = nullptr;
@@ -126,6 +130,16 @@ struct ThreadPool::State {
     }
   }
 
+  // The calling thread is thread `index`. Refused where the CPU was taken away from the process meanwhile: it then runs
+  // where the system puts it.
+  void Pin(size_t index) const {
+    if (cpus.empty()) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(static_cast<size_t>(cpus[index % cpus.size()]), &set);
+    sched_setaffinity(0, sizeof(set), &set);
+  }
+
   // Nobody is inside when this is called.
   void Open() {
     bool sleeping;
@@ -149,13 +163,19 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int threads, std::vector<int> cpus) : state_(std::make_unique<State>()) {
+  state_->cpus = std::move(cpus);
   for (int i = 1; i < threads; ++i) {
-    state_->workers.emplace_back([state = state_.get()] { state->Work(); });
+    state_->workers.emplace_back([state = state_.get(), i] {
+      state->Pin(static_cast<size_t>(i));
+      state->Work();
+    });
   }
 }
 
 ThreadPool::~ThreadPool() = default;
+
+void ThreadPool::PinCaller() { state_->Pin(0); }
 
 int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }
 

@@ -7,19 +7,23 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace normserve::kernels {
 
 // Owned by main, one per engine; used by that engine's thread only (calls must not nest or overlap).
 class ThreadPool {
  public:
-  // `threads` >= 1 counts the calling thread: ThreadPool(1) starts none.
-  explicit ThreadPool(int threads);
+  // `threads` >= 1 counts the calling thread: ThreadPool(1) starts none. Thread i stays on cpus[i % size], the calling
+  // one from PinCaller on; with no `cpus`, and where a CPU is refused, the system places threads.
+  explicit ThreadPool(int threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const;
+  // Called once by the thread that calls ParallelFor.
+  void PinCaller();
 
   // Runs body(begin, end) over [0, count) split into chunks that are multiples of `grain` (but the
   // last), on all threads, and returns when all are done. How work is split never changes a result.

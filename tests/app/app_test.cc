@@ -18,6 +18,7 @@
 namespace normserve::app {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string NewFolder(const std::string& name) {
@@ -104,6 +105,25 @@ TEST(MachineTest, SaysSomethingPlausible) {
   EXPECT_GE(before.peak, before.now);
   const std::vector<char> touched(size_t{32} << 20, 'x');
   EXPECT_GE(ReadResidentBytes().now, before.now + touched.size() / 2);
+}
+
+// One file of a CPU's topology.
+void WriteTopology(const std::string& folder, int cpu, const std::string& file, int value) {
+  const std::filesystem::path path = std::filesystem::path(folder) / ("cpu" + std::to_string(cpu)) / "topology";
+  std::filesystem::create_directories(path);
+  std::ofstream(path / file) << value << "\n";
+}
+
+TEST(MachineTest, RealCoresAreTakenBeforeTheirSiblings) {
+  const std::string folder = NewFolder("cpu_topology");
+  // Two packages of one core with two threads, numbered 0 and 1, 2 and 3.
+  for (const int cpu : {0, 1, 2, 3}) {
+    WriteTopology(folder, cpu, "physical_package_id", cpu / 2);
+    WriteTopology(folder, cpu, "core_id", 0);
+  }
+  EXPECT_THAT(CpusToPin(folder, {0, 1, 2, 3}), ElementsAre(0, 2, 1, 3));
+  EXPECT_THAT(CpusToPin(folder, {1, 2, 3}), ElementsAre(1, 2, 3));
+  EXPECT_THAT(CpusToPin(folder, {7, 9}), ElementsAre(7, 9));  // the system says nothing of them
 }
 
 absl::StatusOr<rpc::GenerationDefaults> Defaults(const std::string& json) {

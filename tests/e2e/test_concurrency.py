@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One numeric path: a request's tokens and log-probabilities are the same to the last bit whatever else the server
 does, and nothing is left behind by requests that go away."""
+import os
+import pathlib
 import random
 import re
 import threading
@@ -121,6 +123,27 @@ def test_two_models_at_once_do_not_disturb_each_other(alone, demo):
     expected = alone["bhyt"][:24] + alone["simplegpt"][:24]
     # mixed_requests draws in order, so the first 24 of 64 are the 24.
     assert [wire.essence(a) for a in answers] == expected
+
+
+def test_pinned_threads_have_a_cpu_each_and_change_nothing(alone):
+    """Two models of one thread each take two CPUs; threads that do not compute may run anywhere."""
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("one CPU alone: nothing to share out")
+    request = mixed_requests("bhyt", 1)[0]
+    with Server({"bhyt": BHYT, "other": SIMPLEGPT}, "--threads", 1, "--pin-threads") as server:
+        assert wire.essence(server.stub.Generate(request, timeout=60)) == alone["bhyt"][0]
+        server.stub.Generate(wire.generate("other", TEXT, 1), timeout=60)
+        engines, others = {}, []
+        for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
+            name, cpus = (task / "comm").read_text().strip(), os.sched_getaffinity(int(task.name))
+            if name.startswith("eng:"):
+                engines[name] = cpus
+            else:
+                others.append(cpus)
+    assert sorted(engines) == ["eng:bhyt", "eng:other"]
+    assert [len(cpus) for cpus in engines.values()] == [1, 1] and engines["eng:bhyt"] != engines["eng:other"]
+    assert others and all(cpus == allowed for cpus in others)
 
 
 def test_1000_random_cancels_leave_no_trace(demo_models):

@@ -5,12 +5,14 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "kernels/numa.h"
 #include "kernels/row_softmax.h"
 #include "kernels/simd_target.h"
 #include "kernels/simd_target_scope.h"
@@ -51,6 +53,37 @@ TEST(ThreadPool, ManyShortRegionsLoseNothing) {
     if (round % 1000 == 0) std::this_thread::yield();
   }
   EXPECT_EQ(plain, 20000 * 28);
+}
+
+TEST(ThreadPool, ThreadsStayOnTheirCpus) {
+  const std::vector<int> allowed = AllowedCpus();
+  ASSERT_FALSE(allowed.empty());
+  const std::vector<int> cpus = {allowed.back(), allowed.front()};
+  std::thread([&] {  // the caller is pinned, too, and this test's own thread must not be
+    ThreadPool pool(2, cpus);
+    EXPECT_EQ(AllowedCpus(), allowed) << "until PinCaller";
+    pool.PinCaller();
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<int> seen{0};
+    pool.ParallelFor(2, 1, [&](int64_t, int64_t) {
+      const bool is_caller = std::this_thread::get_id() == caller;
+      EXPECT_EQ(AllowedCpus(), std::vector<int>{is_caller ? cpus[0] : cpus[1]});
+      ++seen;
+    });
+    EXPECT_GE(seen.load(), 1);
+  }).join();
+  EXPECT_EQ(AllowedCpus(), allowed);
+}
+
+TEST(Numa, NodesAreThoseOfTheCpus) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "numa_nodes";
+  std::filesystem::remove_all(folder);
+  for (const char* cpu : {"node0/cpu0", "node0/cpu1", "node1/cpu2", "node3/cpu3"}) {
+    std::filesystem::create_directories(folder / cpu);
+  }
+  EXPECT_EQ(NodesOf(folder, {0, 1}), std::vector<int>{0});
+  EXPECT_EQ(NodesOf(folder, {1, 2, 3}), (std::vector<int>{0, 1, 3}));
+  EXPECT_TRUE(NodesOf(folder / "none", {0}).empty());
 }
 
 TEST(ThreadPool, ScratchIsAlignedAndKept) {
