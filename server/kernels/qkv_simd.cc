@@ -137,8 +137,28 @@ void QkvToken(const QkvRows& a, int64_t token) {
   });
 }
 
+// Asks for the lines that a token's keys and values are written to, where those of the token before it are others: a
+// sequence's last block is not in the cache, and each of a key's dimensions (or pairs of them) is on a line of its own.
+void AskForSlot(const QkvRows& a, int64_t token) {
+  constexpr int32_t kLine = 16;  // positions of a key's line
+  const int32_t slot = a.slots[token];
+  if (slot < 0 || slot / kLine == a.slots[token - 1] / kLine) return;
+  const int64_t element = a.cache_type == RowType::kFloat32 ? 4 : 2, numbers = a.cache_type == RowType::kFloat32 ? 1 : 2;
+  const int64_t head_bytes = a.head_dim * a.block_size * element;
+  const int64_t block = slot / a.block_size * a.kv_heads * head_bytes, offset = slot % a.block_size;
+  const char* keys = static_cast<const char*>(a.k_cache) + block + offset * element * numbers;
+  const char* values = static_cast<const char*>(a.v_cache) + block + offset / numbers * numbers * a.head_dim * element;
+  for (int64_t h = 0; h < a.kv_heads; ++h) {
+    for (int64_t i = 0; i < a.head_dim; i += numbers) {
+      __builtin_prefetch(keys + h * head_bytes + i * a.block_size * element, 1);
+    }
+    for (int64_t at = 0; at < a.head_dim * numbers * element; at += 64) __builtin_prefetch(values + h * head_bytes + at, 1);
+  }
+}
+
 void QkvRowsTarget(const QkvRows& args, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
+    if (t + 1 < end) AskForSlot(args, t + 1);
     if (args.type != RowType::kFloat32) {
       QkvToken<uint16_t, uint16_t>(args, t);
     } else if (args.cache_type != RowType::kFloat32) {
