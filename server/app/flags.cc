@@ -46,7 +46,7 @@ void AddModelFlags(CLI::App& app, RawOptions& raw) {
       ->type_name("NAME=DIR");
   app.add_option("--dtype", o.dtype,
                  "Type of weights and KV cache: float32 or bfloat16; auto: float32 on the CPU, bfloat16 on a GPU. "
-                 "Weights that a file has in bfloat16 stay so under float32, losslessly.")
+                 "Weights that a file has in bfloat16 (on the CPU float16, too) stay so under float32, losslessly.")
       ->type_name("TYPE")
       ->check(Dtypes())
       ->capture_default_str();

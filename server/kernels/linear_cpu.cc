@@ -38,8 +38,8 @@ int64_t PanelsOf(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 WeightFormat CheckFormat(int64_t format) {
   TORCH_CHECK(format != static_cast<int64_t>(WeightFormat::kFloat8),
               "format: 4 (float8) has kernels on CUDA only");
-  TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kBFloat16Dot), "format: ", format,
-              ", on this device allowed 0 (float32), 1 (bfloat16), 2 (int8), 3 (int4) and 5 (bfloat16 dot)");
+  TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kFloat16), "format: ", format,
+              ", on this device allowed 0 (float32), 1 (bfloat16), 2 (int8), 3 (int4), 5 (bfloat16 dot) and 6 (float16)");
   if (format == static_cast<int64_t>(WeightFormat::kBFloat16Dot) && !HasBFloat16Dot()) return WeightFormat::kBFloat16;
   return static_cast<WeightFormat>(format);
 }
@@ -56,13 +56,22 @@ void ForPanels(const at::Tensor& weight, const Body& body) {
   });
 }
 
-// Where input i of the first output of a panel lies in it: one input after the other in float32, pairs in bfloat16.
-int64_t PlaceInPanel(const float* /*panels*/, int64_t i) { return i * kPanel; }
+// Where input i of the first output of a panel lies in it: one input after the other, but pairs in bfloat16.
+template <typename W>
+int64_t PlaceInPanel(const W* /*panels*/, int64_t i) {
+  return i * kPanel;
+}
 int64_t PlaceInPanel(const at::BFloat16* /*panels*/, int64_t i) { return i / 2 * 2 * kPanel + i % 2; }
 // From an output to the next.
-constexpr int64_t OutputStep(const float* /*panels*/) { return 1; }
+template <typename W>
+constexpr int64_t OutputStep(const W* /*panels*/) {
+  return 1;
+}
 constexpr int64_t OutputStep(const at::BFloat16* /*panels*/) { return 2; }
-constexpr int64_t PanelSize(const float* /*panels*/, int64_t k) { return k * kPanel; }
+template <typename W>
+constexpr int64_t PanelSize(const W* /*panels*/, int64_t k) {
+  return k * kPanel;
+}
 constexpr int64_t PanelSize(const at::BFloat16* /*panels*/, int64_t k) { return PairsOf(k) * 2 * kPanel; }
 
 template <typename From, typename To>
@@ -114,7 +123,7 @@ at::Tensor Quantise(const at::Tensor& weight) {
 }
 
 std::array<int64_t, 3> PanelsShape(int64_t n, int64_t k, at::ScalarType dtype) {
-  if (dtype == at::kFloat) return {PanelsOf(n), k, kPanel};
+  if (dtype != at::kBFloat16) return {PanelsOf(n), k, kPanel};
   return {PanelsOf(n), PairsOf(k), 2 * kPanel};
 }
 
@@ -138,13 +147,16 @@ at::Tensor PackWeightCpu(const at::Tensor& weight, int64_t format) {
     case WeightFormat::kInt4: return Quantise<Int4Group>(weight);
     case WeightFormat::kBFloat16:
     case WeightFormat::kBFloat16Dot: return PackAs<at::BFloat16>(weight, at::kBFloat16);
+    case WeightFormat::kFloat16: return PackAs<at::Half>(weight, at::kHalf);
     default: return PackAs<float>(weight, at::kFloat);
   }
 }
 
 // The packed tensor of a [n, k] weight, as PackWeightCpu makes it.
 void CheckPanels(const at::Tensor& panels, WeightFormat format, int64_t n, int64_t k) {
-  at::ScalarType dtype = format == WeightFormat::kFloat32 ? at::kFloat : at::kBFloat16;
+  at::ScalarType dtype = format == WeightFormat::kFloat32   ? at::kFloat
+                         : format == WeightFormat::kFloat16 ? at::kHalf
+                                                            : at::kBFloat16;
   std::array<int64_t, 3> shape = PanelsShape(n, k, dtype);
   if (IsQuantised(format)) {
     dtype = at::kByte;
@@ -170,6 +182,7 @@ Kernel KernelFor(const LinearRows& a) {
   if (a.format == WeightFormat::kBFloat16Dot) {
     return {PackBFloat16InputsCpu, BFloat16PanelsCpu, BFloat16PanelsAtOnce(a.rows)};
   }
+  if (a.format == WeightFormat::kFloat16) return {PackInputsCpu, Float16PanelsCpu, PanelsAtOnce(a.rows, a.narrow)};
   return {PackInputsCpu, LinearPanelsCpu, PanelsAtOnce(a.rows, a.narrow)};
 }
 
@@ -267,6 +280,7 @@ void EmbedCpu(const at::Tensor& ids, const at::Tensor& panels, int64_t format, i
     };
     switch (w_format) {
       case WeightFormat::kFloat32: return run(panels.const_data_ptr<float>());
+      case WeightFormat::kFloat16: return run(panels.const_data_ptr<at::Half>());
       case WeightFormat::kBFloat16:
       case WeightFormat::kBFloat16Dot: return run(panels.const_data_ptr<at::BFloat16>());
       case WeightFormat::kInt8: return run(static_cast<const Int8Group*>(panels.const_data_ptr()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain-pointer arguments of Linear on the CPU, and of its packing; no torch here.
 //
-// float32 weights lie in panels of 16 outputs, [panels, k, 16], bfloat16 ones in panels of pairs of inputs,
+// float32 and float16 weights lie in panels of 16 outputs, [panels, k, 16], bfloat16 ones in panels of pairs of inputs,
 // [panels, pairs, 16, 2], a last odd input's neighbour being 0: every output is one chain of float32 multiply-adds
 // over the inputs (kBFloat16Dot: over the pairs) in order, and no horizontal sum exists. Quantised weights lie in
 // panels of groups of 32 inputs: a row's inputs are rounded to integers of 16 bits (8 where HasVnni) with one float32
@@ -73,6 +73,9 @@ void PackInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* pa
 
 // Outputs of panels [begin, end) for all rows, from the packed inputs.
 void LinearPanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
+
+// The same for kFloat16, whose inputs and panels at once are those above.
+void Float16PanelsCpu(const LinearRows& args, const float* packed, int64_t begin, int64_t end);
 
 // The same three for kBFloat16Dot, where HasBFloat16Dot.
 int64_t BFloat16PanelsAtOnce(int64_t rows);

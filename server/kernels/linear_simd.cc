@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear kernel: register tiles of (rows) x (panels of 16 outputs). See linear_rows.h for the law
-// that it keeps. bfloat16 weights are widened on load: kBFloat16Dot, which rounds the inputs instead, has a
+// that it keeps. float16 weights are in linear_f16_simd.cc. bfloat16 weights are widened on load: kBFloat16Dot, which rounds the inputs instead, has a
 // kernel of its own (linear_bf16_dot.cc). No torch, no threads.
 #include "kernels/linear_rows.h"
 
@@ -13,79 +13,12 @@
 
 #include <algorithm>
 
-#include "kernels/linear-inl.h"
-#include "kernels/linear_narrow-inl.h"
+#include "kernels/linear_float-inl.h"
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace normserve::kernels {
 namespace HWY_NAMESPACE {
-
-// Weights of one input of each row: a vector per 16 outputs' part.
-template <int P>
-using InputWeights = VF[P][kVectors];
-
-template <int R, int P>
-HWY_INLINE void AddInput(const float* HWY_RESTRICT x, const InputWeights<P>& weights, VF (&acc)[R][P][kVectors]) {
-  const DF d;
-  for (int r = 0; r < R; ++r) {
-    const VF input = hn::Set(d, x[r]);
-    for (int p = 0; p < P; ++p) {
-      for (int v = 0; v < kVectors; ++v) {
-        acc[r][p][v] = hn::MulAdd(input, weights[p][v], acc[r][p][v]);
-      }
-    }
-  }
-}
-
-// Inputs [0, kCount) of a line.
-template <int R, int P, typename W, size_t kCount = Line<W>::kInputs>
-HWY_INLINE void AddLine(const float* HWY_RESTRICT x, const W* HWY_RESTRICT w, size_t panel_weights,
-                        VF (&acc)[R][P][kVectors]) {
-  const DF d;
-  for (size_t j = 0; j < kCount; ++j) {
-    InputWeights<P> weights;
-    for (size_t p = 0; p < P; ++p) {
-      for (size_t v = 0; v < static_cast<size_t>(kVectors); ++v) {
-        weights[p][v] = Line<W>::Load(d, w + p * panel_weights + v * kLanes, j);
-      }
-    }
-    AddInput<R, P>(x + j * R, weights, acc);
-  }
-}
-
-template <typename W>
-struct FloatKernel {
-  using Weight = W;
-  static constexpr size_t kInputs = Line<W>::kInputs;
-  static constexpr int64_t PanelWeights(int64_t k) { return LinesOf<W>(k) * kPanel; }
-
-  static constexpr int MaxPanels(int rows) { return PanelsInRegisters(rows); }
-  static constexpr size_t kAhead = kFloatAheadBytes / sizeof(W);
-
-  template <int R, int P>
-  static void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,
-                   const Asked<W, P>& asked, int64_t row, int64_t panel) {
-    const DF d;
-    const size_t k = static_cast<size_t>(a.k);
-    const size_t panel_weights = static_cast<size_t>(PanelWeights(a.k));
-    VF acc[R][P][kVectors];
-    for (int r = 0; r < R; ++r) {
-      for (int p = 0; p < P; ++p) {
-        for (int v = 0; v < kVectors; ++v) acc[r][p][v] = hn::Zero(d);
-      }
-    }
-    size_t line = 0;
-    for (; (line + 1) * kInputs <= k; ++line) {
-      for (int p = 0; p < P && P <= 4; ++p) AskSecondLevel(asked[p] + line * kPanel);
-      AddLine<R, P>(x + line * kInputs * R, w + line * kPanel, panel_weights, acc);
-    }
-    if (line * kInputs < k) {
-      AddLine<R, P, W, 1>(x + line * kInputs * R, w + line * kPanel, panel_weights, acc);
-    }
-    StoreTile<R, P>(a, acc, row, panel);
-  }
-};
 
 int64_t RowsAtOnceTarget() { return kMaxRows; }
 
@@ -94,14 +27,6 @@ int64_t PanelsAtOnceTarget(int64_t rows, bool narrow) {
   if (narrow && rows > 1) return PanelsPerCall<NarrowKernel<float>>(rows);
 #endif
   return PanelsPerCall<FloatKernel<float>>(rows);
-}
-
-template <typename W>
-void RunFloatPanels(const LinearRows& a, const float* packed, int64_t begin, int64_t end) {
-#if HWY_TARGET == HWY_AVX2
-  if (a.narrow && a.rows > 1) return RunPanels<NarrowKernel<W>>(a, packed, begin, end);
-#endif
-  RunPanels<FloatKernel<W>>(a, packed, begin, end);
 }
 
 void LinearPanelsTarget(const LinearRows& args, const float* packed, int64_t begin, int64_t end) {

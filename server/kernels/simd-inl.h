@@ -76,7 +76,7 @@ HWY_INLINE float ToFloat(uint16_t v) {
   return f;
 }
 
-// What lies together for 16 outputs or positions, a cache line: one float32 input of each, or two bfloat16 inputs in
+// What lies together for 16 outputs or positions: one float32 or float16 input of each, or two bfloat16 inputs in
 // a word, the earlier one in the low half. Load(d, w, j): input j, from the output that w points at.
 template <typename W>
 struct Line;
@@ -87,6 +87,15 @@ struct Line<float> {
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const float* w, size_t /*input*/) {
     return hn::LoadU(d, w);
+  }
+};
+
+template <>
+struct Line<hwy::float16_t> {
+  static constexpr size_t kInputs = 1;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const hwy::float16_t* w, size_t /*input*/) {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), w));
   }
 };
 

@@ -7,7 +7,7 @@
 
 namespace normserve::kernels {
 
-// kInt4 has kernels on the CPU only, kFloat8 (e4m3) on CUDA only. kBFloat16Dot is kBFloat16 whose inputs may be rounded
+// kInt4 and kFloat16 have kernels on the CPU only, kFloat8 (e4m3) on CUDA only. kBFloat16Dot is kBFloat16 whose inputs may be rounded
 // to bfloat16, too: a CPU that multiplies and adds pairs of them (HasBFloat16Dot) does so, at twice the speed of
 // float32; elsewhere the two are the same.
 enum class WeightFormat : int32_t {
@@ -16,7 +16,8 @@ enum class WeightFormat : int32_t {
   kInt8 = 2,
   kInt4 = 3,
   kFloat8 = 4,
-  kBFloat16Dot = 5
+  kBFloat16Dot = 5,
+  kFloat16 = 6
 };
 
 constexpr bool IsQuantised(WeightFormat format) {
@@ -95,6 +96,7 @@ constexpr int64_t LinearRowBytes(WeightFormat format, int64_t inputs) {
     case WeightFormat::kInt8: return RoundedUp(RowScalesAt(format, inputs) + 2 * GroupsOf(inputs), 16);
     case WeightFormat::kFloat8: return RowScalesAt(format, inputs) + 16;
     case WeightFormat::kInt4:
+    case WeightFormat::kFloat16:
     case WeightFormat::kBFloat16Dot: return 0;
   }
   return 0;

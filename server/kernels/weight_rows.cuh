@@ -117,6 +117,7 @@ inline void WithWeights(WeightFormat format, const Body& body) {
     case WeightFormat::kInt8: return body(Int8Weights{});
     case WeightFormat::kFloat8: return body(Float8Weights{});
     case WeightFormat::kInt4:
+    case WeightFormat::kFloat16:
     case WeightFormat::kBFloat16Dot: return;
   }
 }

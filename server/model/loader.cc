@@ -162,16 +162,17 @@ absl::StatusOr<norm::FoldableLayer> Loader::ReadLayer(int64_t layer) {
   return linears;
 }
 
-// bfloat16 weights stay bfloat16 under float32 activations: widening them on read gives the same bits
-// for half the memory. Everything else is packed as --dtype says; under bfloat16 inputs may be rounded, too
+// 16-bit weights stay so under float32 activations (float16 ones on the CPU, which has kernels for them): widening them
+// on read gives the same bits for half the memory. Everything else is packed as --dtype says; under bfloat16 inputs may be rounded, too
 // (docs/adr/0026).
 kernels::WeightFormat FormatOf(const at::Tensor& weight, const LoadOptions& options, Quantization quantize) {
   if (quantize == Quantization::kInt8) return kernels::WeightFormat::kInt8;
   if (quantize == Quantization::kInt4) return kernels::WeightFormat::kInt4;
   if (quantize == Quantization::kFloat8) return kernels::WeightFormat::kFloat8;
   if (options.dtype == at::kBFloat16) return kernels::WeightFormat::kBFloat16Dot;
-  const bool narrow = weight.scalar_type() == at::kBFloat16;
-  return narrow ? kernels::WeightFormat::kBFloat16 : kernels::WeightFormat::kFloat32;
+  if (weight.scalar_type() == at::kBFloat16) return kernels::WeightFormat::kBFloat16;
+  const bool half = weight.scalar_type() == at::kHalf && options.device.is_cpu();
+  return half ? kernels::WeightFormat::kFloat16 : kernels::WeightFormat::kFloat32;
 }
 
 kernels::PackedWeight Loader::Pack(const at::Tensor& weight, Quantization quantize) {

@@ -36,7 +36,8 @@ std::vector<std::pair<at::ScalarType, WeightFormat>> Formats() {
   std::vector<std::pair<at::ScalarType, WeightFormat>> formats = {
       {at::kFloat, WeightFormat::kFloat32},     {at::kFloat, WeightFormat::kBFloat16},
       {at::kBFloat16, WeightFormat::kBFloat16}, {at::kFloat, WeightFormat::kInt8},
-      {at::kBFloat16, WeightFormat::kInt8},     {at::kFloat, WeightFormat::kInt4}};
+      {at::kBFloat16, WeightFormat::kInt8},     {at::kFloat, WeightFormat::kInt4},
+      {at::kFloat, WeightFormat::kFloat16},     {at::kBFloat16, WeightFormat::kFloat16}};
   if (HasBFloat16Dot()) {
     for (const at::ScalarType dtype : kTypes) formats.emplace_back(dtype, WeightFormat::kBFloat16Dot);
   }
@@ -44,6 +45,7 @@ std::vector<std::pair<at::ScalarType, WeightFormat>> Formats() {
 }
 
 WeightFormat FormatOf(at::ScalarType dtype) {
+  if (dtype == at::kHalf) return WeightFormat::kFloat16;
   return dtype == at::kFloat ? WeightFormat::kFloat32 : WeightFormat::kBFloat16;
 }
 
@@ -77,7 +79,7 @@ TEST(Linear, ImplementationsAgree) {
   at::manual_seed(1);
   const std::vector<std::string> targets = SimdTargets();
   for (const at::ScalarType x_type : kTypes) {
-    for (const at::ScalarType w_type : kTypes) {
+    for (const at::ScalarType w_type : {at::kFloat, at::kBFloat16, at::kHalf}) {
       for (const at::ScalarType y_type : {at::kFloat, x_type}) {
         for (const LinearShape& s : {LinearShape{1, 1, 1}, {1, 130, 33}, {2, 16, 7}, {3, 48, 64},
                                      {7, 100, 100}, {12, 129, 50}, {13, 257, 17}, {25, 40, 64}}) {
@@ -175,7 +177,7 @@ TEST(Linear, PassesOfRowsChangeNoBit) {
 // Which processors take the narrow path is not known here: both are called by hand.
 TEST(Linear, NarrowVectorsGiveTheSameBits) {
   at::manual_seed(4);
-  for (const WeightFormat format : {WeightFormat::kFloat32, WeightFormat::kBFloat16}) {
+  for (const WeightFormat format : {WeightFormat::kFloat32, WeightFormat::kBFloat16, WeightFormat::kFloat16}) {
     for (int64_t rows = 1; rows <= 20; ++rows) {
       const int64_t n = 41, k = 77;
       const at::Tensor x = at::randn({rows, k}), bias = at::randn({n});
@@ -197,7 +199,8 @@ TEST(Linear, NarrowVectorsGiveTheSameBits) {
         args.narrow = narrow;
         at::Tensor inputs = at::empty({PackedInputFloats(format, rows, k)});
         PackInputsCpu(args, 0, TilesOf(rows).count, inputs.data_ptr<float>());
-        LinearPanelsCpu(args, inputs.const_data_ptr<float>(), 0, (n + kPanel - 1) / kPanel);
+        const auto run = format == WeightFormat::kFloat16 ? Float16PanelsCpu : LinearPanelsCpu;
+        run(args, inputs.const_data_ptr<float>(), 0, (n + kPanel - 1) / kPanel);
       }
       EXPECT_TRUE(at::equal(y[0], y[1])) << rows << " rows";
     }
@@ -235,6 +238,13 @@ TEST(PackWeight, TakesAnyStridesAndDtypes) {
       EXPECT_EQ(rows.in_features, 37);
     }
   }
+}
+
+TEST(Embed, ReadsFloat16) {
+  const at::Tensor w = at::randn({50, 40}), ids = at::tensor({0, 49, 16}, at::kInt);
+  at::Tensor out = at::zeros({3, 40});
+  Embed(ids, PackWeight(w, WeightFormat::kFloat16), 1.0f, {}, {}, out);
+  EXPECT_TRUE(SameBits(out, w.to(at::kHalf).to(at::kFloat).index_select(0, ids)));
 }
 
 TEST(Embed, GathersScalesAndAddsPositions) {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are not right: each is refused with a sentence that names file and tensor or key,
 // and nothing is ever made up for a missing norm parameter.
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -220,6 +223,47 @@ TEST(LoaderTest, TiedHeadMayBeMissingOrRedundant) {
     const auto lm = CausalLm::Load(folder.path(), {});
     ASSERT_TRUE(lm.ok()) << lm.status();
     EXPECT_EQ((*lm)->description().parameter_count, 1128u);
+  }
+}
+
+at::Tensor Ints(const std::vector<int32_t>& values) { return at::tensor(at::ArrayRef<int32_t>(values), at::kInt); }
+
+// Logits after a prompt of three tokens.
+at::Tensor LogitsOf(CausalLm& lm) {
+  KvCache cache = lm.MakeCache(1, 16);
+  StepInput input;
+  input.token_ids = Ints({3, 1, 7});
+  input.positions = input.slots = Ints({0, 1, 2});
+  input.token_sequence = Ints({0, 0, 0});
+  input.block_tables = Ints({0}).view({1, 1});
+  input.logits_rows = Ints({2});
+  at::Tensor logits = at::zeros({1, 16});
+  lm.Logits(lm.Forward(input, cache), logits);
+  return logits;
+}
+
+TEST(LoaderTest, SixteenBitWeightsStaySoAndGiveTheBitsOfWidenedOnes) {
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    uint64_t bytes[2];
+    at::Tensor logits[2];
+    for (const bool widened : {false, true}) {
+      Tensors tensors = TinyTensors("rms");
+      for (auto& [name, tensor] : tensors) {
+        if (tensor.dim() == 2) tensor = tensor.to(dtype);
+        if (widened) tensor = tensor.to(at::kFloat);
+      }
+      const CraftedFolder folder;
+      folder.WriteConfig(TinyConfig("rms"));
+      folder.Write(kWeights, SafetensorsBytes(tensors));
+      LoadOptions options;
+      options.fold = LoadOptions::Fold::kOff;
+      const auto lm = CausalLm::Load(folder.path(), options);
+      ASSERT_TRUE(lm.ok()) << lm.status();
+      bytes[widened] = (*lm)->description().weight_bytes;
+      logits[widened] = LogitsOf(**lm);
+    }
+    EXPECT_TRUE(at::equal(logits[0], logits[1])) << dtype << logits[0] << logits[1];
+    EXPECT_LT(bytes[0], bytes[1] * 6 / 10) << dtype;
   }
 }
 

@@ -79,6 +79,7 @@ void LinearSizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgsProduct({{1, 2, 4, 8, 16, 64, 256}, {1, 2}})->UseRealTime();
 }
 BENCHMARK_CAPTURE(BM_Linear, bf16, WeightFormat::kBFloat16)->Apply(LinearSizes);
+BENCHMARK_CAPTURE(BM_Linear, f16, WeightFormat::kFloat16)->Apply(LinearSizes);
 BENCHMARK_CAPTURE(BM_Linear, bf16_dot, WeightFormat::kBFloat16Dot)->Apply(LinearSizes);
 BENCHMARK_CAPTURE(BM_Linear, int8, WeightFormat::kInt8)->Apply(LinearSizes);
 BENCHMARK_CAPTURE(BM_Linear, int4, WeightFormat::kInt4)->Apply(LinearSizes);
