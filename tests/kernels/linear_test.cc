@@ -332,6 +332,31 @@ TEST(Activate, FusedEqualsUnfused) {
   EXPECT_TRUE(SameBits(y, z));
 }
 
+// silu(x) * 1 over all that the exp inside can meet: within 3 ulp, and next to nothing far out to the left.
+TEST(Activate, SiluIsExactOverTheWholeRange) {
+  const at::Tensor points = at::cat({at::linspace(-87, 200, 300001), at::logspace(-44, 1, 5001),
+                                     -at::logspace(-44, 1, 5001)});
+  const int64_t n = points.numel();
+  const at::Tensor x = at::cat({points, at::ones({n})}).view({1, -1});
+  const at::Tensor want = ActivateOracle(x, Activation::kSiluGate, std::nullopt, std::nullopt);
+  for (const std::string& target : SimdTargets()) {
+    const SimdTargetScope scope(target);
+    at::Tensor y = at::empty({1, n});
+    Activate(x, Activation::kSiluGate, std::nullopt, std::nullopt, y);
+    ExpectClose(y, want, 1e-36, 3.6e-7, target);
+    const at::Tensor far =
+        at::cat({at::tensor({-90.0f, -1e30f, 1e30f, NAN, -INFINITY, INFINITY}), at::ones({6})}).view({1, 12});
+    at::Tensor out = at::empty({1, 6});
+    Activate(far, Activation::kSiluGate, std::nullopt, std::nullopt, out);
+    const float* got = out.const_data_ptr<float>();
+    EXPECT_LE(std::abs(got[0]), 1e-35f) << target;
+    EXPECT_EQ(got[1], 0.0f) << target;
+    EXPECT_EQ(got[2], 1e30f) << target;
+    EXPECT_TRUE(std::isnan(got[3]) && std::isnan(got[4])) << target;
+    EXPECT_EQ(got[5], INFINITY) << target;
+  }
+}
+
 TEST(Activate, GeluIsExactInBothTails) {
   at::Tensor x = at::cat({at::linspace(-16, 16, 200001), at::logspace(-44, 1, 5001),
                           -at::logspace(-44, 1, 5001)}).view({1, -1});
