@@ -238,6 +238,7 @@ absl::Status Run(const app::Options& options, const base::Log& log) {
 }  // namespace normserve
 
 int main(int argc, char** argv) {
+  normserve::app::GiveBackFreedMemory();
   const normserve::app::ParsedCommandLine parsed = normserve::app::ParseCommandLine(argc, argv);
   if (!parsed.options) {
     std::fputs(parsed.out.c_str(), stdout);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/machine.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -64,6 +66,12 @@ std::vector<int> CpusToPin(const std::string& folder, const std::vector<int>& al
   std::vector<int> cpus;
   for (const auto& [rank, cpu] : by_rank) cpus.push_back(cpu);
   return cpus;
+}
+
+void GiveBackFreedMemory() {
+#ifdef M_MMAP_THRESHOLD
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
 }
 
 int UsableCores() {

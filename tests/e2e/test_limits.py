@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must end in a sentence and not in a signal: memory and threads that run out at start, config files that say a
 thing twice, answers too large to be written."""
+import re
 import resource
 import subprocess
 
@@ -73,3 +74,25 @@ def test_an_answer_that_protobuf_could_not_write_is_refused_at_the_door(tmp_path
         assert code == grpc.StatusCode.INVALID_ARGUMENT
         assert len(server.generate("m", [5], 2, top_logprobs=60000).top_logprobs[0].token_ids) == 60000
         server.idle()
+
+
+def peak_bytes(folder, *flags):
+    """The most that a server held until it served, and its model's weights and cache."""
+    with Server({"a": folder}, "--threads", 1, "--kv-cache-tokens", 256, *flags) as server:
+        card = server.stub.GetModel(wire.pb.GetModelRequest(model="a"), timeout=10)
+        peak = re.search(r"event=serving .*peak_resident_bytes=(\d+)", server.log())
+        return int(peak[1]), card.weight_bytes, card.kv_cache_bytes
+
+
+@pytest.mark.parametrize("flags", [(), ("--quantize", "int8")], ids=["float32", "int8"])
+def test_loading_holds_one_copy_of_the_weights(tmp_path, flags):
+    """Freed memory goes back while loading: no heap of former tensors stays behind."""
+    tiny, _, _ = peak_bytes(checkpoints.llama(tmp_path / "tiny"))
+    if tiny > 400 * MIB:
+        pytest.skip("this build holds more than 400 MiB before it loads anything (a sanitizer)")
+    folder = checkpoints.llama(tmp_path / "large", hidden=1024, layers=10, vocab=2000, heads=8, kv_heads=8)
+    peak, weights, cache = peak_bytes(folder, *flags)
+    file = (folder / "model.safetensors").stat().st_size
+    assert weights > (file * 9 // 10 if not flags else file // 5)
+    step = 512 * 4 * (7 + 3 * 2 + 2) * 1024  # buffers of a warm-up step of 512 tokens
+    assert peak - tiny <= 1.15 * weights + cache + step, (peak, tiny, weights, cache)
