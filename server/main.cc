@@ -81,6 +81,7 @@ absl::StatusOr<ModelInService> LoadModel(const app::NamedModel& named, const app
                             {"dtype", card.dtype},
                             {"quantization", card.quantization},
                             {"attention", options.attention},
+                            {"kv_cache_dtype", card.kv_cache_dtype},
                             {"kv_cache_tokens", card.kv_cache_tokens},
                             {"kv_cache_bytes", card.kv_cache_bytes},
                             {"seconds", absl::ToDoubleSeconds(absl::Now() - start)}});

@@ -56,7 +56,7 @@ std::string InspectTable(const Checkpoint& checkpoint) {
   Row(&out, "context", absl::StrCat(d.max_context_tokens, " tokens"));
   Row(&out, "weights", FormatByteSize(d.weight_bytes));
   Row(&out, "KV cache",
-      absl::StrCat(d.kv_bytes_per_token, " bytes per token, ", FormatByteSize(ContextBytes(d)),
+      absl::StrCat(d.kv_cache_dtype, ", ", d.kv_bytes_per_token, " bytes per token, ", FormatByteSize(ContextBytes(d)),
                    " per full context"));
   Row(&out, "memory needed",
       absl::StrCat(FormatByteSize(d.weight_bytes + ContextBytes(d)), " for one full context"));
@@ -92,6 +92,7 @@ std::string InspectJson(const Checkpoint& checkpoint) {
       {"vocab_size", d.vocab_size},
       {"max_context_tokens", d.max_context_tokens},
       {"weight_bytes", d.weight_bytes},
+      {"kv_cache_dtype", d.kv_cache_dtype},
       {"kv_bytes_per_token", d.kv_bytes_per_token},
       {"memory_bytes_one_context", d.weight_bytes + ContextBytes(d)},
       {"tokenizer", TokenizerKind(checkpoint)},
@@ -116,7 +117,8 @@ std::string CheckLine(const Checkpoint& checkpoint) {
                       card.parameter_count, " parameters, ", card.dtype, quantised, " on ", card.device,
                       ", weights ", FormatByteSize(card.weight_bytes), ", KV cache ",
                       card.kv_cache_tokens, " tokens (", FormatByteSize(card.kv_cache_bytes),
-                      "), tokenizer ", TokenizerKind(checkpoint), "\n");
+                      card.kv_cache_dtype == "int8" ? " of int8" : "", "), tokenizer ",
+                      TokenizerKind(checkpoint), "\n");
 }
 
 }  // namespace normserve::app

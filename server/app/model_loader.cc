@@ -60,6 +60,7 @@ model::LoadOptions LoadOptionsOf(const Options& options, const Device& device, c
   model::LoadOptions load;
   const bool narrow = options.dtype == "bfloat16" || (options.dtype == "auto" && device.is_gpu());
   load.dtype = narrow ? at::kBFloat16 : at::kFloat;
+  load.int8_cache = options.kv_cache_dtype == "int8";
   if (device.accelerator != nullptr) {
     load.device = device.accelerator->device();
     load.activations = load.dtype;
@@ -123,6 +124,7 @@ rpc::ModelCard CardOf(const std::string& name, const std::string& device,
   card.norm_type = description.norm_type;
   card.parameter_count = description.parameter_count;
   card.dtype = description.dtype;
+  card.kv_cache_dtype = description.kv_cache_dtype;
   card.quantization = description.quantization;
   card.head_quantization = description.head_quantization;
   card.device = device;
@@ -140,6 +142,12 @@ absl::Status CheckQuantization(const char* flag, const std::string& type, const 
   if (type != (on_cpu ? "fp8" : "int4")) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(flag, " ", type, ": not on ", device.name(),
                                                  "; allowed there: none, int8, ", on_cpu ? "int4" : "fp8"));
+}
+
+absl::Status CheckCacheDtype(const Options& options, const Device& device) {
+  if (options.kv_cache_dtype == "auto" || device.accelerator == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--kv-cache-dtype ", options.kv_cache_dtype, ": not on ",
+                                                 device.name(), "; allowed there: auto"));
 }
 
 absl::Status CheckDeviceHasAttention(const Options& options, const Device& device) {
@@ -166,6 +174,7 @@ absl::StatusOr<Checkpoint> Load(const NamedModel& named, const Options& options,
   }
   NS_RETURN_IF_ERROR(CheckQuantization("--quantize", options.quantize, device));
   NS_RETURN_IF_ERROR(CheckQuantization("--quantize-head", options.quantize_head, device));
+  NS_RETURN_IF_ERROR(CheckCacheDtype(options, device));
   NS_RETURN_IF_ERROR(CheckDeviceHasAttention(options, device));
   if (device.accelerator != nullptr) device.accelerator->UseOnThisThread();
   Checkpoint out;

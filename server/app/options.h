@@ -28,6 +28,7 @@ struct Options {
   std::string metrics_listen = "127.0.0.1:9464";
   std::string device = "auto";
   std::string dtype = "auto";  // auto: float32, on a GPU bfloat16
+  std::string kv_cache_dtype = "auto";  // auto: as dtype; or int8, on the CPU
   std::string ready_file;  // empty: none
 
   std::map<std::string, std::string> norm_types;  // by model name

@@ -17,6 +17,7 @@
 #include <limits>
 
 #include "kernels/attention_rows.h"
+#include "kernels/integers-inl.h"
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,14 +32,14 @@ constexpr int kStripVectors = static_cast<int>(kStrip / kLanes);
 constexpr int kMaxHeads = 4;
 
 // How a cache's elements lie (qkv_rows.h) and are multiplied. kDot: pairs at once, by what linear_bf16_dot.cc
-// multiplies with; then queries and weights are rounded to bfloat16, too.
+// multiplies with; then queries and weights are rounded to bfloat16, too. kBytes: as attention_int8-inl.h does.
 struct FloatCache {
   using Element = float;
-  static constexpr bool kDot = false;
+  static constexpr bool kDot = false, kBytes = false;
 };
 struct PairedCache {
   using Element = uint32_t;
-  static constexpr bool kDot = false;
+  static constexpr bool kDot = false, kBytes = false;
 };
 
 // One (sequence, kv head): where its keys and values are. An element is a number of one position, or a pair of them:
@@ -78,6 +79,11 @@ struct Work {
   alignas(64) float acc[kMaxHeads][kMaxHeadDim];
   alignas(64) uint32_t q_pairs[kMaxHeads][kMaxHeadDim / 2];  // kDot: q and p as pairs of bfloat16
   alignas(64) uint32_t p_pairs[kMaxHeads][kPiece / 2];
+  alignas(64) int16_t q_rounded[kMaxHeads][kMaxHeadDim];  // kBytes: whole numbers, and what they are multiples of
+  alignas(64) int16_t p_rounded[kMaxHeads][kPiece];
+  alignas(64) float value_scales[kPiece];  // 0 past the context
+  float q_scale[kMaxHeads];
+  float p_scale[kMaxHeads];
   float max[kMaxHeads];
   float sum[kMaxHeads];
 };
@@ -155,7 +161,8 @@ void ScorePiece(const PagedHead<C>& head, int64_t begin, int64_t n, float scale,
 }
 
 // Turns a piece's scores into weights relative to the running maximum, and rescales what was summed
-// under the old one. A NaN score makes its weight, hence the whole row, NaN.
+// under the old one. A NaN score makes its weight, hence the whole row, NaN. kBytes: leaves weights times their
+// values' scales, rounded; the sum is of the weights themselves.
 template <class C, int H>
 void SoftmaxPiece(int64_t n, size_t dim, Work& work) {
   const DF d;
@@ -169,11 +176,24 @@ void SoftmaxPiece(int64_t n, size_t dim, Work& work) {
     const float max = hn::GetLane(hn::MaxOfLanes(d, top));
     const VF shift = hn::Set(d, max);
     VF sum = hn::Zero(d);
+    VI largest = hn::Zero(DI());
     for (size_t i = 0; i < padded; i += kLanes) {
       const VF e = FastExpVec(d, hn::Sub(hn::LoadU(d, p + i), shift));
-      hn::StoreU(e, d, p + i);
-      if constexpr (C::kDot) C::StorePairs(e, work.p_pairs[h] + i / 2);
       sum = hn::Add(sum, e);
+      if constexpr (C::kBytes) {
+        const VF scaled = hn::Mul(e, hn::LoadU(d, work.value_scales + i));
+        largest = hn::Max(largest, MagnitudeBits(scaled));
+        hn::StoreU(scaled, d, p + i);
+      } else {
+        hn::StoreU(e, d, p + i);
+        if constexpr (C::kDot) C::StorePairs(e, work.p_pairs[h] + i / 2);
+      }
+    }
+    if constexpr (C::kBytes) {
+      // Below `least` its inverse would be Inf.
+      const Rounding by = RoundingOf(hn::GetLane(hn::MaxOfLanes(DI(), largest)), 32767.0f, 1e-33f);
+      RoundAll(p, padded, by, work.p_rounded[h]);
+      work.p_scale[h] = by.scale;
     }
     const float fade = hn::GetLane(FastExpVec(d, hn::Set(d, work.max[h] - max)));
     work.sum[h] = work.sum[h] * fade + hn::GetLane(hn::SumOfLanes(d, sum));
@@ -273,6 +293,14 @@ HWY_INLINE void RoundPairs(const float* from, size_t n, uint32_t* to) {
   std::memcpy(to, rounded, n * sizeof(uint16_t));
 }
 
+// What is done over a cache of bytes instead (attention_int8-inl.h).
+template <class C, int H>
+void RoundQueries(size_t dim, float scale, Work& work);
+template <class C, int H>
+void ScoreBytes(const PagedHead<C>& head, int64_t begin, int64_t n, Work& work);
+template <class C, int H>
+void ByteValues(const PagedHead<C>& head, int64_t begin, int64_t n, const NextKeys<C>& next, Work& work);
+
 // A is the element of q and out; `after`: the keys that are read after this.
 template <class C, int H, typename A>
 void AttendHeads(const PagedHead<C>& head, const A* q, int64_t context, float scale, const NextKeys<C>& after, A* out,
@@ -285,12 +313,20 @@ void AttendHeads(const PagedHead<C>& head, const A* q, int64_t context, float sc
     work.max[h] = -std::numeric_limits<float>::infinity();
     work.sum[h] = 0.0f;
   }
+  if constexpr (C::kBytes) RoundQueries<C, H>(head.dim, scale, work);
   for (int64_t begin = 0; begin < context; begin += kPiece) {
     const int64_t n = std::min(kPiece, context - begin);
-    ScorePiece<C, H>(head, begin, n, scale, work);
-    SoftmaxPiece<C, H>(n, head.dim, work);
     const NextKeys<C> next_piece{head, begin + n, context};
-    ValuePiece<C, H>(head, begin, n, begin + n < context ? next_piece : after, work);
+    const NextKeys<C>& next = begin + n < context ? next_piece : after;
+    if constexpr (C::kBytes) {
+      ScoreBytes<C, H>(head, begin, n, work);
+      SoftmaxPiece<C, H>(n, head.dim, work);
+      ByteValues<C, H>(head, begin, n, next, work);
+    } else {
+      ScorePiece<C, H>(head, begin, n, scale, work);
+      SoftmaxPiece<C, H>(n, head.dim, work);
+      ValuePiece<C, H>(head, begin, n, next, work);
+    }
   }
   for (int h = 0; h < H; ++h) {
     const VF sum = hn::Set(d, work.sum[h]);
@@ -311,9 +347,11 @@ template <class C>
 PagedHead<C> HeadOf(const AttentionRows& a, int64_t token, int64_t kv) {
   using T = typename C::Element;
   const size_t dim = static_cast<size_t>(a.head_dim);
-  const size_t head_elements = dim * static_cast<size_t>(a.block_size) / Line<T>::kInputs;
-  return {static_cast<const T*>(a.k_cache) + static_cast<size_t>(kv) * head_elements,
-          static_cast<const T*>(a.v_cache) + static_cast<size_t>(kv) * head_elements,
+  const size_t scales = C::kBytes ? static_cast<size_t>(a.block_size) * sizeof(float) / sizeof(T) : 0;
+  const size_t head_elements = scales + dim * static_cast<size_t>(a.block_size) / Line<T>::kInputs;
+  const size_t first = static_cast<size_t>(kv) * head_elements + scales;
+  return {static_cast<const T*>(a.k_cache) + first,
+          static_cast<const T*>(a.v_cache) + first,
           a.block_tables + a.token_sequence[token] * a.block_tables_stride,
           head_elements * static_cast<size_t>(a.kv_heads),
           a.block_size,

@@ -27,7 +27,7 @@ namespace HWY_NAMESPACE {
 
 struct DotCache {
   using Element = uint32_t;
-  static constexpr bool kDot = true;
+  static constexpr bool kDot = true, kBytes = false;
 
   // sum[i] + a0 b[i]0 + a1 b[i]1
   static HWY_INLINE VF AddPairs(uint32_t a, const uint32_t* b, VF sum) {

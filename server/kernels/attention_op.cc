@@ -38,16 +38,35 @@ bool KeysByPosition(const at::Tensor& cache) {
   return cache.dim() == 4 && !cache.is_contiguous() && cache.transpose(2, 3).is_contiguous();
 }
 
-// The type of both caches.
-RowType CheckCaches(const at::Tensor& k_cache, const at::Tensor& v_cache, RowType activations, int64_t kv_heads,
-                    int64_t head_dim, int64_t block_size) {
+// What both caches hold.
+struct CacheKind {
+  RowType type = RowType::kFloat32;  // where they are no bytes
+  bool int8 = false;
+};
+
+void CheckBytes(const char* name, const at::Tensor& cache, int64_t kv_heads, int64_t bytes) {
+  TORCH_CHECK(cache.scalar_type() == at::kChar && cache.dim() == 3 && cache.is_contiguous() &&
+                  cache.size(1) == kv_heads && cache.size(2) == bytes,
+              name, ": expected packed int8 [blocks, ", kv_heads, ", ", bytes, "], got ", cache.scalar_type(), " ",
+              cache.sizes());
+}
+
+CacheKind CheckCaches(const at::Tensor& k_cache, const at::Tensor& v_cache, RowType activations, int64_t kv_heads,
+                      int64_t head_dim, int64_t block_size) {
+  if (k_cache.scalar_type() == at::kChar) {
+    TORCH_CHECK(activations == RowType::kFloat32, "k_cache: int8 goes with a float32 qkv only");
+    const int64_t bytes = block_size * (head_dim + static_cast<int64_t>(sizeof(float)));
+    CheckBytes("k_cache", k_cache, kv_heads, bytes);
+    CheckBytes("v_cache", v_cache, kv_heads, bytes);
+    return {RowType::kFloat32, true};
+  }
   const bool by_position = KeysByPosition(k_cache);
   const RowType type =
       by_position ? CheckCache("k_cache", k_cache.transpose(2, 3), activations, kv_heads, block_size, head_dim)
                   : CheckCache("k_cache", k_cache, activations, kv_heads, head_dim, block_size);
   TORCH_CHECK(CheckCache("v_cache", v_cache, activations, kv_heads, block_size, head_dim) == type,
               "v_cache: expected the dtype of k_cache");
-  return type;
+  return {type, false};
 }
 
 void QkvOp(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
@@ -61,7 +80,9 @@ void QkvOp(const at::Tensor& qkv, Numbers q_norm, const MaybeTensor& q_gamma,
   const int64_t tokens = qkv.size(0), width = (heads + 2 * kv_heads) * head_dim;
   QkvRows rows;
   rows.type = CheckActivations("qkv", qkv, tokens, width);
-  rows.cache_type = CheckCaches(k_cache, v_cache, rows.type, kv_heads, head_dim, block_size);
+  const CacheKind cache = CheckCaches(k_cache, v_cache, rows.type, kv_heads, head_dim, block_size);
+  rows.cache_type = cache.type;
+  rows.int8_cache = cache.int8;
   rows.keys_by_position = KeysByPosition(k_cache);
   rows.qkv = qkv.data_ptr();
   rows.qkv_stride = qkv.stride(0);
@@ -135,7 +156,9 @@ void PagedAttentionOp(const at::Tensor& qkv, const at::Tensor& k_cache, const at
   rows.type = CheckActivations("qkv", qkv, tokens, (heads + 2 * kv_heads) * head_dim);
   TORCH_CHECK(CheckActivations("out", out, tokens, heads * head_dim) == rows.type,
               "out: expected the dtype of qkv");
-  rows.cache_type = CheckCaches(k_cache, v_cache, rows.type, kv_heads, head_dim, block_size);
+  const CacheKind cache = CheckCaches(k_cache, v_cache, rows.type, kv_heads, head_dim, block_size);
+  rows.cache_type = cache.type;
+  rows.int8_cache = cache.int8;
   TORCH_CHECK(KeysByPosition(k_cache) == tiles.has_value(),
               "k_cache: keys lie by position where attention goes by tiles, and only there");
   TORCH_CHECK(block_tables.dim() == 2, "block_tables: expected [sequences, max_blocks]");

@@ -13,6 +13,7 @@ namespace normserve::kernels {
 struct AttentionRows {
   RowType type = RowType::kFloat32;        // of qkv and out
   RowType cache_type = RowType::kFloat32;  // of both caches: that of qkv, or bfloat16
+  bool int8_cache = false;                 // as QkvRows has it
   const void* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]; its q part is read
   int64_t qkv_stride = 0;
   // As QkvRows has them; by tiles keys lie as values do.
@@ -46,5 +47,7 @@ void AttentionRowsCpu(const AttentionRows& args, int64_t begin, int64_t end);
 
 // What that is over a bfloat16 cache where HasBFloat16Dot.
 void BFloat16DotAttention(const AttentionRows& args, int64_t begin, int64_t end);
+// And over an int8 cache where HasVnni.
+void VnniAttention(const AttentionRows& args, int64_t begin, int64_t end);
 
 }  // namespace normserve::kernels

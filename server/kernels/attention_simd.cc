@@ -10,13 +10,14 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/attention-inl.h"
+#include "kernels/attention_int8-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace normserve::kernels {
 namespace HWY_NAMESPACE {
 
 void AttentionRowsTarget(const AttentionRows& args, int64_t begin, int64_t end) {
+  if (args.int8_cache) return AttentionItems<Int8Cache, float>(args, begin, end);
   if (args.type != RowType::kFloat32) return AttentionItems<PairedCache, uint16_t>(args, begin, end);
   if (args.cache_type != RowType::kFloat32) return AttentionItems<PairedCache, float>(args, begin, end);
   AttentionItems<FloatCache, float>(args, begin, end);
@@ -30,6 +31,7 @@ HWY_AFTER_NAMESPACE();
 namespace normserve::kernels {
 HWY_EXPORT(AttentionRowsTarget);
 void AttentionRowsCpu(const AttentionRows& args, int64_t begin, int64_t end) {
+  if (args.int8_cache && HasVnni()) return VnniAttention(args, begin, end);
   if (args.cache_type != RowType::kFloat32 && HasBFloat16Dot()) return BFloat16DotAttention(args, begin, end);
   HWY_DYNAMIC_DISPATCH(AttentionRowsTarget)(args, begin, end);
 }

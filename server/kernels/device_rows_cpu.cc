@@ -23,21 +23,21 @@ void RunActivateRows(const ActivateRows& args, int64_t rows) {
 }
 
 namespace {
-void CheckPairs(RowType cache_type, int64_t head_dim) {
-  TORCH_CHECK(cache_type == RowType::kFloat32 || head_dim % 2 == 0, "head_dim: ", head_dim,
-              " is odd, a bfloat16 cache needs pairs");
+void CheckPairs(RowType cache_type, bool int8_cache, int64_t head_dim) {
+  TORCH_CHECK((cache_type == RowType::kFloat32 && !int8_cache) || head_dim % 2 == 0, "head_dim: ", head_dim,
+              " is odd, a bfloat16 or int8 cache needs pairs");
 }
 }  // namespace
 
 void RunQkvRows(const QkvRows& args, int64_t tokens) {
-  CheckPairs(args.cache_type, args.head_dim);
+  CheckPairs(args.cache_type, args.int8_cache, args.head_dim);
   TORCH_CHECK(!args.keys_by_position, "k_cache: on the CPU keys lie transposed");
   ForItems(tokens, 1, (args.heads + 2 * args.kv_heads) * args.head_dim,
            [&](int64_t begin, int64_t end) { QkvRowsCpu(args, begin, end); });
 }
 
 void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t) {
-  CheckPairs(args.cache_type, args.head_dim);
+  CheckPairs(args.cache_type, args.int8_cache, args.head_dim);
   int64_t positions = 0;
   for (int64_t t = 0; t < tokens; ++t) positions += args.positions[t] + 1;
   // One item is a grain: several per chunk would be uneven, since later positions cost more.

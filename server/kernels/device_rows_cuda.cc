@@ -41,10 +41,12 @@ void RunActivateRows(const ActivateRows& args, int64_t rows) {
 }
 
 void RunQkvRows(const QkvRows& args, int64_t tokens) {
+  TORCH_CHECK(!args.int8_cache, "k_cache: int8 is for the CPU only");
   if (tokens > 0) QkvRowsCuda(args, tokens, CurrentStream());
 }
 
 void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_context) {
+  TORCH_CHECK(!args.int8_cache, "k_cache: int8 is for the CPU only");
   if (tokens == 0) return;
   const int64_t floats = AttentionScratchFloats(args, tokens, max_context);
   // Without any, blocks merge their splits themselves.

@@ -14,9 +14,9 @@
 #include <hwy/highway.h>
 
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
+#include "kernels/integers-inl.h"
 #include "kernels/linear-inl.h"
 #include "kernels/simd-inl.h"
 
@@ -24,30 +24,15 @@ HWY_BEFORE_NAMESPACE();
 namespace normserve::kernels {
 namespace HWY_NAMESPACE {
 
-using DI = hn::RebindToSigned<DF>;  // sums
-using VI = hn::Vec<DI>;
-
 #if HWY_TARGET == HWY_SCALAR
-
-struct VS {  // one pair
-  int32_t first, second;
-};
 
 template <class Group>
 HWY_INLINE void LoadPair(const Group& group, size_t pair, VS (&w)[kVectors]) {
   const int64_t input = 2 * static_cast<int64_t>(pair);
   for (int64_t v = 0; v < kVectors; ++v) w[v] = {group.Value(v, input), group.Value(v, input + 1)};
 }
-HWY_INLINE VS SetPair(const int16_t (&q)[2]) { return {q[0], q[1]}; }
-HWY_INLINE VI MulPairsAdd(VS a, VS b, VI sum, VI&) {
-  return hn::Set(DI(), hn::GetLane(sum) + a.first * b.first + a.second * b.second);
-}
-HWY_INLINE VI WholeSum(VI sum, VI) { return sum; }
 
 #else
-
-using DS = hn::Repartition<int16_t, DI>;
-using VS = hn::Vec<DS>;  // pairs of inputs or weights
 
 // The weights of 16 outputs at two inputs: the even bytes of their quad, widened, or the odd ones.
 HWY_INLINE void LoadPair(const Int8Group& group, size_t pair, VS (&w)[kVectors]) {
@@ -75,25 +60,6 @@ HWY_INLINE void LoadPair(const Int4Group& group, size_t pair, VS (&w)[kVectors])
     w[v] = hn::BitCast(DS(), bits);
   }
 }
-
-HWY_INLINE VS SetPair(const int16_t (&q)[2]) {
-  int32_t both;
-  std::memcpy(&both, q, sizeof(both));
-  return hn::BitCast(DS(), hn::Set(DI(), both));
-}
-
-// sum[i] + a[2i] b[2i] + a[2i+1] b[2i+1]. `odd` takes a part of the sum where a target has no such
-// instruction; it stays 0, and costs nothing, on x86.
-HWY_INLINE VI MulPairsAdd(VS a, VS b, VI sum, VI& odd) {
-  sum = hn::ReorderWidenMulAccumulate(DI(), a, b, sum, odd);
-#if HWY_ARCH_X86
-  // Keeps each sum in its register: GCC adds integers in an order of its own, with all products alive at
-  // once, and spills most of them (measured: half the speed).
-  asm("" : "+v"(sum.raw));
-#endif
-  return sum;
-}
-HWY_INLINE VI WholeSum(VI sum, VI odd) { return hn::RearrangeToOddPlusEven(sum, odd); }
 
 #endif
 
@@ -207,31 +173,6 @@ HWY_INLINE void LoadGroup(const T* from, size_t count, float* to) {
   for (size_t i = 0; i < static_cast<size_t>(kGroup); ++i) to[i] = i < count ? ToFloat(from[i]) : 0.0f;
 }
 
-// q = round(x / scale) of one group; returns scale.
-HWY_INLINE float QuantiseGroup(const float* x, int16_t* q) {
-  const DF d;
-  const DI di;
-  const hn::Rebind<int16_t, DF> d16;
-  constexpr size_t kSize = static_cast<size_t>(kGroup);
-  // Magnitudes compare as their bits do, and those of Inf and NaN are above all others.
-  VI largest = hn::Zero(di);
-  for (size_t i = 0; i < kSize; i += kLanes) {
-    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
-  }
-  const int32_t bits = hn::GetLane(hn::MaxOfLanes(di, largest));
-  float max;
-  std::memcpy(&max, &bits, sizeof(max));
-  const bool finite = bits < 0x7F800000;
-  const bool zeros = !finite || max < 1e-30f;
-  const VF inverse = hn::Set(d, zeros ? 0.0f : 32767.0f / max);
-  for (size_t i = 0; i < kSize; i += kLanes) {
-    const VF v = zeros ? hn::Zero(d) : hn::LoadU(d, x + i);
-    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(v, inverse))), d16, q + i);
-  }
-  if (!finite) return std::numeric_limits<float>::quiet_NaN();
-  return zeros ? 0.0f : max / 32767.0f;
-}
-
 // Words of a row's group in QuantisedInputs.
 constexpr size_t kGroupWords = sizeof(QuantisedInputs<1>) / 4;
 
@@ -245,7 +186,9 @@ void QuantiseTile(const LinearRows& a, int64_t first, int64_t height, float* pac
       HWY_ALIGN int16_t q[kGroup];
       LoadGroup(from + input, static_cast<size_t>(a.k) - input, x);
       QuantisedInputs<1> words{};
-      words.scale[0] = QuantiseGroup(x, q);
+      const Rounding rounding = RoundingOf(LargestBits(x, kGroup), 32767.0f, 1e-30f);
+      RoundAll(x, kGroup, rounding, q);
+      words.scale[0] = rounding.scale;
       std::memcpy(words.q, q, sizeof(words.q));
       if (a.format == WeightFormat::kInt4) {  // only its groups have a least value
         int32_t sum = 0;

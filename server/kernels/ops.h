@@ -3,8 +3,8 @@
 // PyTorch to the device of its tensors. Nothing here allocates; callers own every output.
 //
 // Dtypes: "act" is the activation dtype, float32 or bfloat16, one for a whole model. "cache" is that of
-// keys and values: act, or bfloat16 under float32 activations. Statistics, norm parameters (gamma, beta,
-// biases) and logits are float32 always. Reads are widened to float32, all arithmetic is float32, and
+// keys and values: act, or under float32 activations bfloat16 or, on the CPU, int8. Statistics, norm parameters
+// (gamma, beta, biases) and logits are float32 always. Reads are widened to float32, all arithmetic is float32, and
 // results are rounded to nearest even on store.
 //
 // Laws (each tested): a row's result depends on that row's inputs alone, never on the number of rows
@@ -80,14 +80,15 @@ struct QkvNorms {
 //   k_cache   [blocks, kv_heads, head_dim, block_size] cache (keys transposed within a block). Where it is the
 //             transposition of packed [blocks, kv_heads, block_size, head_dim], keys lie by position, for
 //             attention by tiles. A bfloat16 cache of the CPU has the elements of a block in an order of its own,
-//             by pairs (qkv_rows.h), and needs an even head_dim
+//             by pairs (qkv_rows.h), and needs an even head_dim; an int8 one is [blocks, kv_heads, bytes], as said there
 //   v_cache   [blocks, kv_heads, block_size, head_dim] cache
 void QkvNormRotaryWrite(at::Tensor& qkv, const QkvNorms& norms, const at::Tensor& cos_sin,
                         RotaryPairs pairs, const at::Tensor& positions, const at::Tensor& slots,
                         const AttentionShape& shape, at::Tensor& k_cache, at::Tensor& v_cache);
 
 // Causal attention of each token to positions 0..positions[token] of its own sequence, through the
-// block table. Softmax in float32; sums run in position order.
+// block table. Softmax in float32; sums run in position order. Over an int8 cache queries, and the scores' weights
+// times their values' scales, are rounded to 16 bits, and sums of products are exact.
 //   qkv            as above (its q part is read)
 //   token_sequence [tokens] int32: row of block_tables
 //   block_tables   [sequences, max_blocks] int32

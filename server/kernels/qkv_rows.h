@@ -13,6 +13,7 @@ inline constexpr int64_t kMaxHeadDim = 1024;
 struct QkvRows {
   RowType type = RowType::kFloat32;        // of qkv
   RowType cache_type = RowType::kFloat32;  // of both caches: that of qkv, or bfloat16
+  bool int8_cache = false;  // bytes with scales instead, under float32 and an even head_dim, on the CPU only
   void* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]; q is overwritten
   int64_t qkv_stride = 0;
   bool has_norm[3] = {false, false, false};  // q, k, v
@@ -31,6 +32,9 @@ struct QkvRows {
   // [blocks, kv_heads, head_dim, block_size]; with keys_by_position as v_cache, which the CPU has no kernel for.
   // A bfloat16 cache of the CPU lies by pairs, as a linear layer's weights do: keys [blocks, kv_heads, head_dim / 2,
   // block_size, 2] and values [blocks, kv_heads, block_size / 2, head_dim, 2], for an even head_dim only.
+  // An int8 cache lies by pairs, too, but each block's bytes of one kv head come after its float32 scales [block_size]:
+  // [blocks, kv_heads, block_size * (head_dim + 4)]. A position's scale is its largest magnitude / 127; NaN, over zeros,
+  // where it had a NaN or Inf, and 0 where it had nothing from 1e-30 on.
   void* k_cache = nullptr;
   bool keys_by_position = false;
   void* v_cache = nullptr;  // [blocks, kv_heads, block_size, head_dim]

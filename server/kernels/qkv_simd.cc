@@ -10,6 +10,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/integers-inl.h"
 #include "kernels/norm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -97,6 +98,22 @@ void ForEachHead(const QkvRows& a, const T* x, int64_t heads, int part, const fl
   }
 }
 
+// Rounds a head to the cache's elements, and returns where in its block they begin: those of bytes come after scales.
+template <typename C>
+HWY_INLINE C* RoundHead(const Head& head, size_t dim, [[maybe_unused]] size_t block_size, [[maybe_unused]] size_t at,
+                        C* block, C* row) {
+  if constexpr (sizeof(C) == 1) {
+    const size_t padded = (dim + kLanes - 1) / kLanes * kLanes;  // with zeros, as ForEachHead leaves them
+    const Rounding by = RoundingOf(LargestBits(head.v, padded), 127.0f, 1e-30f);
+    RoundAll(head.v, padded, by, row);
+    std::memcpy(block + at * sizeof(float), &by.scale, sizeof(float));
+    return block + block_size * sizeof(float);
+  } else {
+    StoreElements(head.v, dim, row);
+    return block;
+  }
+}
+
 // T is the projection's element, C the cache's.
 template <typename T, typename C>
 void QkvToken(const QkvRows& a, int64_t token) {
@@ -113,13 +130,14 @@ void QkvToken(const QkvRows& a, int64_t token) {
   if (slot < 0) return;
   const int64_t block = slot / a.block_size, offset = slot % a.block_size;
   const size_t stride = static_cast<size_t>(a.block_size);
-  C* k_block = static_cast<C*>(a.k_cache) + block * a.kv_heads * a.head_dim * a.block_size;
-  C* v_block = static_cast<C*>(a.v_cache) + block * a.kv_heads * a.head_dim * a.block_size;
+  const size_t head_elements = stride * (dim + (sizeof(C) == 1 ? sizeof(float) : 0));
+  const size_t first = static_cast<size_t>(block * a.kv_heads) * head_elements;
+  C* k_block = static_cast<C*>(a.k_cache) + first;
+  C* v_block = static_cast<C*>(a.v_cache) + first;
   C row[kMaxHeadDim];
   const size_t at = static_cast<size_t>(offset);
   ForEachHead(a, k, a.kv_heads, 1, cos, [&](size_t h, Head& head) {
-    StoreElements(head.v, dim, row);
-    C* to = k_block + h * dim * stride;
+    C* to = RoundHead(head, dim, stride, at, k_block + h * head_elements, row);
     if constexpr (sizeof(C) == sizeof(float)) {
       for (size_t i = 0; i < dim; ++i) to[i * stride + at] = row[i];
     } else {
@@ -127,11 +145,10 @@ void QkvToken(const QkvRows& a, int64_t token) {
     }
   });
   ForEachHead(a, v, a.kv_heads, 2, nullptr, [&](size_t h, Head& head) {
-    C* to = v_block + h * dim * stride;
     if constexpr (sizeof(C) == sizeof(float)) {
-      StoreElements(head.v, dim, to + at * dim);
+      StoreElements(head.v, dim, v_block + h * head_elements + at * dim);
     } else {
-      StoreElements(head.v, dim, row);
+      C* to = RoundHead(head, dim, stride, at, v_block + h * head_elements, row);
       for (size_t i = 0; i < dim; ++i) to[(at / 2 * dim + i) * 2 + at % 2] = row[i];
     }
   });
@@ -143,23 +160,25 @@ void AskForSlot(const QkvRows& a, int64_t token) {
   constexpr int32_t kLine = 16;  // positions of a key's line
   const int32_t slot = a.slots[token];
   if (slot < 0 || slot / kLine == a.slots[token - 1] / kLine) return;
-  const int64_t element = a.cache_type == RowType::kFloat32 ? 4 : 2, numbers = a.cache_type == RowType::kFloat32 ? 1 : 2;
-  const int64_t head_bytes = a.head_dim * a.block_size * element;
-  const int64_t block = slot / a.block_size * a.kv_heads * head_bytes, offset = slot % a.block_size;
+  const bool single = a.cache_type == RowType::kFloat32 && !a.int8_cache;
+  const int64_t element = a.int8_cache ? 1 : single ? 4 : 2, numbers = single ? 1 : 2;
+  const int64_t scales = a.int8_cache ? 4 * a.block_size : 0;  // bytes before a head's numbers
+  const int64_t head_bytes = scales + a.head_dim * a.block_size * element;
+  const int64_t block = slot / a.block_size * a.kv_heads * head_bytes + scales, offset = slot % a.block_size;
   const char* keys = static_cast<const char*>(a.k_cache) + block + offset * element * numbers;
   const char* values = static_cast<const char*>(a.v_cache) + block + offset / numbers * numbers * a.head_dim * element;
-  for (int64_t h = 0; h < a.kv_heads; ++h) {
-    for (int64_t i = 0; i < a.head_dim; i += numbers) {
-      __builtin_prefetch(keys + h * head_bytes + i * a.block_size * element, 1);
-    }
-    for (int64_t at = 0; at < a.head_dim * numbers * element; at += 64) __builtin_prefetch(values + h * head_bytes + at, 1);
+  for (int64_t h = 0; h < a.kv_heads; ++h, keys += head_bytes, values += head_bytes) {
+    for (int64_t i = 0; i < a.head_dim; i += numbers) __builtin_prefetch(keys + i * a.block_size * element, 1);
+    for (int64_t at = 0; at < a.head_dim * numbers * element; at += 64) __builtin_prefetch(values + at, 1);
   }
 }
 
 void QkvRowsTarget(const QkvRows& args, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     if (t + 1 < end) AskForSlot(args, t + 1);
-    if (args.type != RowType::kFloat32) {
+    if (args.int8_cache) {
+      QkvToken<float, int8_t>(args, t);
+    } else if (args.type != RowType::kFloat32) {
       QkvToken<uint16_t, uint16_t>(args, t);
     } else if (args.cache_type != RowType::kFloat32) {
       QkvToken<float, uint16_t>(args, t);

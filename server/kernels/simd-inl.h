@@ -77,7 +77,8 @@ HWY_INLINE float ToFloat(uint16_t v) {
 }
 
 // What lies together for 16 outputs or positions: one float32 or float16 input of each, or two bfloat16 inputs in
-// a word, the earlier one in the low half. Load(d, w, j): input j, from the output that w points at.
+// a word, the earlier one in the low half. Load(d, w, j): input j, from the output that w points at. Of bytes (two in
+// half a word) there is no such Load.
 template <typename W>
 struct Line;
 
@@ -109,6 +110,11 @@ struct Line<uint32_t> {
     // Not by a mask, which takes a register: one sum of a tile's, on AVX2, would lie in memory.
     return hn::BitCast(d, hn::ShiftLeft<16>(input == 0 ? both : hn::ShiftRight<16>(both)));
   }
+};
+
+template <>
+struct Line<uint16_t> {
+  static constexpr size_t kInputs = 2;
 };
 
 // e^(x - n ln2) for n the nearest integer to x / ln2: Taylor's polynomial of degree 7 in a remainder

@@ -52,6 +52,12 @@ KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size, bool keys_by_pos
   cache.blocks = blocks;
   cache.block_size = block_size;
   for (int64_t layer = 0; layer < d.layer_count; ++layer) {
+    if (dtype == at::kChar) {
+      const int64_t bytes = block_size * d.kv_bytes_per_token / (2 * d.layer_count * d.kv_heads);
+      cache.keys.push_back(Zeros({blocks, d.kv_heads, bytes}, dtype, device));
+      cache.values.push_back(Zeros({blocks, d.kv_heads, bytes}, dtype, device));
+      continue;
+    }
     const auto by_position = [&] { return Zeros({blocks, d.kv_heads, block_size, d.head_dim}, dtype, device); };
     cache.keys.push_back(keys_by_position ? by_position().transpose(2, 3)
                                           : Zeros({blocks, d.kv_heads, d.head_dim, block_size}, dtype, device));

@@ -28,6 +28,7 @@ inline constexpr int64_t kBatchInvariantRows = 64;
 // How to load. Absent optionals follow the checkpoint.
 struct LoadOptions {
   at::ScalarType dtype = at::kFloat;        // weights and KV cache: kFloat or kBFloat16
+  bool int8_cache = false;                  // on the CPU: the KV cache alone, for an even head_dim
   std::optional<std::string> norm_type;     // --norm-type: for checkpoints whose config cannot say it
   std::optional<int64_t> bhyt_seq_len;      // --bhyt-seq-len: T in c_attn, overrides config.seq_len
   enum class Fold { kAuto, kOn, kOff } fold = Fold::kAuto;  // kAuto: on for float32 weights only
@@ -61,6 +62,7 @@ struct ModelDescription {
   int64_t kv_bytes_per_token = 0;  // all layers, keys and values
   std::string checkpoint_dtype;    // float32, bfloat16, float16: of the linear weights in the file
   std::string dtype;               // float32, bfloat16: as LoadOptions::dtype
+  std::string kv_cache_dtype;      // float32, bfloat16, int8 (with a float32 scale per token and kv head)
   std::string quantization;        // none, int8, int4: as LoadOptions::quantize
   std::string head_quantization;   // as LoadOptions::quantize_head
   std::vector<uint32_t> config_eos_token_ids;  // config.json and generation_config.json, united
@@ -81,7 +83,7 @@ struct StepInput {
 
 // Keys and values of every layer, paged. Owned by the engine's runner.
 struct KvCache {
-  std::vector<at::Tensor> keys;    // per layer, [blocks, kv_heads, head_dim, block_size], as ops.h has it
+  std::vector<at::Tensor> keys;    // per layer, [blocks, kv_heads, head_dim, block_size] or as ops.h has it
   std::vector<at::Tensor> values;  // per layer, [blocks, kv_heads, block_size, head_dim]
   int64_t block_size = 0;
   int64_t blocks = 0;

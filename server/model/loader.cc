@@ -30,6 +30,7 @@ at::Tensor OnDevice(const at::Tensor& t, at::Device device) { return t.defined()
 
 std::string DtypeName(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return "bfloat16";
+  if (dtype == at::kChar) return "int8";
   return dtype == at::kHalf ? "float16" : "float32";
 }
 
@@ -300,8 +301,11 @@ void Loader::Describe() {
   // Under float32 activations, which are the CPU's, a bfloat16 cache lies by pairs of dimensions.
   const bool by_pairs = options_.dtype == at::kBFloat16 && options_.activations == at::kFloat;
   model_.cache_dtype = by_pairs && config_.head_dim % 2 != 0 ? at::kFloat : options_.dtype;
-  const int64_t element_bytes = model_.cache_dtype == at::kBFloat16 ? 2 : 4;
-  d.kv_bytes_per_token = 2 * config_.layers * config_.kv_heads * config_.head_dim * element_bytes;
+  if (options_.int8_cache) model_.cache_dtype = at::kChar;
+  d.kv_cache_dtype = DtypeName(model_.cache_dtype);
+  const int64_t scale_bytes = options_.int8_cache ? 4 : 0;
+  const int64_t head_bytes = config_.head_dim * static_cast<int64_t>(at::elementSize(model_.cache_dtype)) + scale_bytes;
+  d.kv_bytes_per_token = 2 * config_.layers * config_.kv_heads * head_bytes;
   d.dtype = DtypeName(options_.dtype);
   d.quantization = QuantizationName(options_.quantize);
   d.head_quantization = QuantizationName(options_.quantize_head);
@@ -351,6 +355,10 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOp
     return absl::InvalidArgumentError("dtype: allowed: float32, bfloat16");
   }
   NS_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
+  if (options.int8_cache && config.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--kv-cache-dtype is \"int8\", which takes an even head_dim; this "
+                                                   "model's is ", config.head_dim, "; allowed for it: auto"));
+  }
   if (options.norm_type) {
     const norm::Family family = FamilyOf(config.architecture);
     if (!norm::IsKnownNormType(family, *options.norm_type)) {

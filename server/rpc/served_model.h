@@ -25,6 +25,7 @@ struct ModelCard {
   std::string norm_type;
   uint64_t parameter_count = 0;
   std::string dtype;
+  std::string kv_cache_dtype;
   std::string quantization;
   std::string head_quantization;
   std::string device;

@@ -35,6 +35,7 @@ TEST(OptionsTest, DefaultsServeOneModel) {
   EXPECT_EQ(parsed.options->models[0].name, "a");
   EXPECT_EQ(parsed.options->models[0].directory, "dir");
   EXPECT_EQ(parsed.options->dtype, "auto");
+  EXPECT_EQ(parsed.options->kv_cache_dtype, "auto");
   EXPECT_TRUE(parsed.options->prefix_cache);
   EXPECT_FALSE(parsed.options->kv_cache_tokens);
 }
@@ -64,6 +65,7 @@ TEST(OptionsTest, TheCommandLineWinsOverTheConfigFile) {
   const std::string path = ConfigFile(
       "model: {a: d1, b: d2}\n"
       "dtype: bfloat16\n"
+      "kv-cache-dtype: int8\n"
       "max-running: 7\n"
       "no-prefix-cache: true\n"
       "norm-type: [a=lns]\n");
@@ -71,14 +73,16 @@ TEST(OptionsTest, TheCommandLineWinsOverTheConfigFile) {
   ASSERT_TRUE(config.options) << config.error;
   EXPECT_EQ(config.options->models.size(), 2u);
   EXPECT_EQ(config.options->dtype, "bfloat16");
+  EXPECT_EQ(config.options->kv_cache_dtype, "int8");
   EXPECT_EQ(config.options->max_running, 7u);
   EXPECT_FALSE(config.options->prefix_cache);
   EXPECT_EQ(config.options->norm_types.at("a"), "lns");
   const ParsedCommandLine both =
-      Parse({"--config", path, "--max-running", "9", "--dtype", "float32"});
+      Parse({"--config", path, "--max-running", "9", "--dtype", "float32", "--kv-cache-dtype", "auto"});
   ASSERT_TRUE(both.options) << both.error;
   EXPECT_EQ(both.options->max_running, 9u);
   EXPECT_EQ(both.options->dtype, "float32");
+  EXPECT_EQ(both.options->kv_cache_dtype, "auto");
   EXPECT_EQ(both.options->models.size(), 2u);
 }
 
@@ -114,6 +118,8 @@ TEST(OptionsTest, ErrorsNameTheFlagOrKey) {
       {{"--config", "/dev/zero"}, "--config: /dev/zero: is not a regular file"},
       {{"--config", "/"}, "--config: /: is not a regular file"},
       {{"--model", "a=d", "--dtype", "int8"}, "--dtype"},
+      {{"--model", "a=d", "--kv-cache-dtype", "int4"}, "--kv-cache-dtype: int4 not in {auto,int8}"},
+      {{"inspect", "d", "--kv-cache-dtype", "float32"}, "--kv-cache-dtype: float32 not in {auto,int8}"},
       {{"--model", "a=d", "--norm-type", "b=lns"}, "'b' is not the name of a --model"},
       {{"--model", "a=d", "--bhyt-seq-len", "a=x"}, "--bhyt-seq-len a: 'x'"},
       {{"--model", "a=d", "--block-size", "24"}, "--block-size: 24"},
@@ -170,6 +176,7 @@ TEST(OptionsTest, HelpShowsEveryFlagAndVersionOneLine) {
                            "--bhyt-seq-len",
                            "--fold",
                            "--block-size",
+                           "--kv-cache-dtype",
                            "--kv-cache-tokens",
                            "--kv-cache-memory",
                            "--max-step-tokens",

@@ -19,7 +19,7 @@ from server import DEMO, Server, run, status_of, wait_until
 
 BHYT = DEMO / "bhyt-kjv"
 FLAGS = ["--model", "--listen", "--metrics-listen", "--device", "--memory-fraction", "--attention", "--dependent-launch", "--batch-invariant", "--dtype", "--ready-file", "--config", "--norm-type",
-         "--bhyt-seq-len", "--fold", "--block-size", "--kv-cache-tokens", "--kv-cache-memory", "--max-step-tokens",
+         "--bhyt-seq-len", "--fold", "--block-size", "--kv-cache-dtype", "--kv-cache-tokens", "--kv-cache-memory", "--max-step-tokens",
          "--max-mixed-step-tokens", "--max-running", "--max-waiting", "--max-waiting-tokens", "--no-prefix-cache",
          "--default-max-new-tokens", "--threads", "--pin-threads", "--simd", "--drain-timeout", "--log-level", "--log-prompts",
          "--check", "--version"]

@@ -99,6 +99,7 @@ def test_auto_goes_on_with_the_cpu_and_says_why():
 
 @pytest.mark.parametrize("flags,said", [
     (["--quantize", "int4"], "--quantize int4: not on cuda-emulated; allowed there: none, int8, fp8"),
+    (["--kv-cache-dtype", "int8"], "--kv-cache-dtype int8: not on cuda-emulated; allowed there: auto"),
     (["--device", "cpu", "--quantize", "fp8"], "--quantize fp8: not on cpu; allowed there: none, int8, int4"),
     (["--device", "cpu", "--quantize-head", "fp8"], "--quantize-head fp8: not on cpu; allowed there: none, int8, int4")])
 def test_a_format_that_the_device_lacks_is_refused(flags, said):

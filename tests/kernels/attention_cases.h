@@ -45,7 +45,8 @@ inline double WeightRounding(at::ScalarType cache, const at::Tensor& values) {
   return Dots(cache) ? 0x1p-9 * values.abs().max().item<double>() : 0.0;
 }
 
-// A cache whose every slot is NaN until written, and block tables that jump about.
+// A cache whose every slot is NaN until written, and block tables that jump about. Of bytes: each is -1, so that
+// scales are NaN.
 struct Cache {
   AttentionShape shape;
   at::Tensor k, v, tables;  // tables [sequences, max_blocks]
@@ -54,8 +55,13 @@ struct Cache {
         uint32_t seed)
       : shape(s) {
     const int64_t per = (tokens + s.block_size - 1) / s.block_size, blocks = sequences * per + 3;
-    k = at::full({blocks, s.kv_heads, s.head_dim, s.block_size}, NAN, dtype);
-    v = at::full({blocks, s.kv_heads, s.block_size, s.head_dim}, NAN, dtype);
+    if (dtype == at::kChar) {
+      k = at::full({blocks, s.kv_heads, s.block_size * (s.head_dim + 4)}, -1, dtype);
+      v = k.clone();
+    } else {
+      k = at::full({blocks, s.kv_heads, s.head_dim, s.block_size}, NAN, dtype);
+      v = at::full({blocks, s.kv_heads, s.block_size, s.head_dim}, NAN, dtype);
+    }
     std::vector<int32_t> order(static_cast<size_t>(blocks));
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
     std::shuffle(order.begin(), order.end(), std::mt19937(seed));

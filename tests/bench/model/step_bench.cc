@@ -190,7 +190,7 @@ void PrintBreakdown(const Runner& run, double total) {
 
 struct Settings {
   std::vector<std::string> directories, rows = {"1", "8", "32", "p128", "p512"};
-  std::string dtype = "bfloat16", quantize = "none", json_out, simd;
+  std::string dtype = "bfloat16", kv_cache_dtype = "auto", quantize = "none", json_out, simd;
   int threads = 2, steps = 20, rounds = 1;
   int64_t context = 128;
 };
@@ -246,6 +246,8 @@ int Main(int argc, char** argv) {
   app.add_option("models", settings.directories, "checkpoint folders")->required();
   app.add_option("--dtype", settings.dtype, "float32 or bfloat16")
       ->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--kv-cache-dtype", settings.kv_cache_dtype, "auto or int8, as the server's")
+      ->check(CLI::IsMember({"auto", "int8"}));
   app.add_option("--quantize", settings.quantize, "none, int8 or int4 (embedding and head: int8)")
       ->check(CLI::IsMember({"none", "int8", "int4"}));
   app.add_option("--threads", settings.threads, "compute threads");
@@ -267,6 +269,7 @@ int Main(int argc, char** argv) {
   const kernels::ScopedPool scope(&pool);
   model::LoadOptions options;
   options.dtype = settings.dtype == "float32" ? at::kFloat : at::kBFloat16;
+  options.int8_cache = settings.kv_cache_dtype == "int8";
   if (settings.quantize == "int8") options.quantize = model::Quantization::kInt8;
   if (settings.quantize == "int4") options.quantize = model::Quantization::kInt4;
   if (settings.quantize != "none") options.quantize_head = model::Quantization::kInt8;
