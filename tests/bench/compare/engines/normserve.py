@@ -21,7 +21,9 @@ INSTALL = "build the server and its client: cmake --preset release"
 VARIANTS = {
     "bf16": "--dtype bfloat16",
     "float32": "--dtype float32",
+    "bf16-kv8": "--dtype bfloat16 --kv-cache-dtype int8",
     "int8": "--dtype bfloat16 --quantize int8",
+    "int8-kv8": "--dtype bfloat16 --quantize int8 --kv-cache-dtype int8",
     "int4": "--dtype bfloat16 --quantize int4",
 }
 
