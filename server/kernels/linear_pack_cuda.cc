@@ -133,6 +133,7 @@ WeightFormat CheckCudaFormat(int64_t format) {
   TORCH_CHECK(format != static_cast<int64_t>(WeightFormat::kInt4),
               "format: 3 (int4) has kernels on the CPU only");
   if (format == static_cast<int64_t>(WeightFormat::kBFloat16Dot)) return WeightFormat::kBFloat16;
+  if (format == static_cast<int64_t>(WeightFormat::kFloat16)) return WeightFormat::kFloat32;  // widened when packed
   TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kFloat8), "format: ", format,
               ", on this device allowed 0 (float32), 1 (bfloat16), 2 (int8) and 4 (float8)");
   return static_cast<WeightFormat>(format);

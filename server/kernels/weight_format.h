@@ -7,9 +7,9 @@
 
 namespace normserve::kernels {
 
-// kInt4 and kFloat16 have kernels on the CPU only, kFloat8 (e4m3) on CUDA only. kBFloat16Dot is kBFloat16 whose inputs may be rounded
-// to bfloat16, too: a CPU that multiplies and adds pairs of them (HasBFloat16Dot) does so, at twice the speed of
-// float32; elsewhere the two are the same.
+// kInt4 has kernels on the CPU only, and so has kFloat16, which CUDA packs as kFloat32; kFloat8 (e4m3) on CUDA only.
+// kBFloat16Dot is kBFloat16 whose inputs may be rounded to bfloat16, too: a CPU that multiplies and adds pairs of them
+// (HasBFloat16Dot) does so, at twice the speed of float32; elsewhere the two are the same.
 enum class WeightFormat : int32_t {
   kFloat32 = 0,
   kBFloat16 = 1,

@@ -163,7 +163,7 @@ absl::StatusOr<norm::FoldableLayer> Loader::ReadLayer(int64_t layer) {
   return linears;
 }
 
-// 16-bit weights stay so under float32 activations (float16 ones on the CPU, which has kernels for them): widening them
+// 16-bit weights stay so under float32 activations (float16 ones where the device has kernels for them): widening them
 // on read gives the same bits for half the memory. Everything else is packed as --dtype says; under bfloat16 inputs may be rounded, too
 // (docs/adr/0026).
 kernels::WeightFormat FormatOf(const at::Tensor& weight, const LoadOptions& options, Quantization quantize) {
@@ -172,7 +172,7 @@ kernels::WeightFormat FormatOf(const at::Tensor& weight, const LoadOptions& opti
   if (quantize == Quantization::kFloat8) return kernels::WeightFormat::kFloat8;
   if (options.dtype == at::kBFloat16) return kernels::WeightFormat::kBFloat16Dot;
   if (weight.scalar_type() == at::kBFloat16) return kernels::WeightFormat::kBFloat16;
-  const bool half = weight.scalar_type() == at::kHalf && options.device.is_cpu();
+  const bool half = weight.scalar_type() == at::kHalf;
   return half ? kernels::WeightFormat::kFloat16 : kernels::WeightFormat::kFloat32;
 }
 
