@@ -139,10 +139,20 @@ TEST(LinearCudaOp, ProductsOfAFixedNumberOfRows) {
   }
 }
 
+TEST(LinearCudaOp, Float16WeightsAreWidenedWhenPacked) {
+  const at::Tensor w = at::randn({20, 40}).to(at::kHalf), x = at::randn({2, 40});
+  const PackedWeight packed = PackWeight(w, WeightFormat::kFloat16);
+  EXPECT_EQ(packed.panels.scalar_type(), at::kFloat);
+  at::Tensor y = at::empty({2, 20}), want = at::empty({2, 20});
+  Linear(x, packed, {}, y);
+  Linear(x, PackWeight(w.to(at::kFloat), WeightFormat::kFloat32), {}, want);
+  EXPECT_TRUE(at::equal(y, want));
+}
+
 TEST(LinearCudaOp, RefusesInt4AndOtherWeights) {
   const at::Tensor w = at::randn({20, 40});
   EXPECT_THROW(PackWeight(w, WeightFormat::kInt4), c10::Error);
-  EXPECT_THROW(PackWeight(w, static_cast<WeightFormat>(6)), c10::Error);
+  EXPECT_THROW(PackWeight(w, static_cast<WeightFormat>(7)), c10::Error);
   at::Tensor x = at::randn({2, 40}), y = at::empty({2, 20});
   PackedWeight wrong = PackWeight(w, WeightFormat::kInt8);
   wrong.format = WeightFormat::kFloat8;
