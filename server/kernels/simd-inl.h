@@ -96,7 +96,14 @@ struct Line<hwy::float16_t> {
   static constexpr size_t kInputs = 1;
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const hwy::float16_t* w, size_t /*input*/) {
-    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), w));
+    const auto v = hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), w));
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
+    // Without an instruction Highway takes Inf and NaN for numbers from 65536 on, which float16 has none of.
+    const auto infinite = hn::Or(v, hn::BitCast(d, hn::Set(hn::RebindToUnsigned<D>(), 0x7F800000u)));
+    return hn::IfThenElse(hn::Ge(hn::Abs(v), hn::Set(d, 65536.0f)), infinite, v);
+#else
+    return v;
+#endif
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See thread_pool.h. Workers wait passively: a few microseconds of spinning, then a condition
+// See thread_pool.h. Workers wait passively: some 50 microseconds of spinning, then a condition
 // variable. OpenMP's pool is not used anywhere, since its spinning threads starve a busy machine.
 #include "kernels/thread_pool.h"
 
@@ -200,7 +200,7 @@ float* ThreadPool::Scratch(size_t floats) {
     state_->scratch = std::make_unique<LargeMapping>(floats * sizeof(float));
     state_->scratch_floats = floats;
   }
-  return reinterpret_cast<float*>(state_->scratch->begin());
+  return state_->scratch ? reinterpret_cast<float*>(state_->scratch->begin()) : nullptr;
 }
 
 ScopedPool::ScopedPool(ThreadPool* pool) : previous_(current_pool) { current_pool = pool; }

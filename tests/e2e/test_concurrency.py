@@ -136,7 +136,10 @@ def test_pinned_threads_have_a_cpu_each_and_change_nothing(alone):
         server.stub.Generate(wire.generate("other", TEXT, 1), timeout=60)
         engines, others = {}, []
         for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
-            name, cpus = (task / "comm").read_text().strip(), os.sched_getaffinity(int(task.name))
+            try:
+                name, cpus = (task / "comm").read_text().strip(), os.sched_getaffinity(int(task.name))
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # a thread that ended meanwhile
             if name.startswith("eng:"):
                 engines[name] = cpus
             else:

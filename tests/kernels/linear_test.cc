@@ -240,6 +240,23 @@ TEST(PackWeight, TakesAnyStridesAndDtypes) {
   }
 }
 
+TEST(Linear, Float16HasItsOddNumbersOnEveryTarget) {
+  const at::Tensor w = at::tensor({INFINITY, -INFINITY, NAN, 65504.0f, 0x1p-24f, -0x1p-14f}).view({6, 1}).to(at::kHalf);
+  const PackedWeight packed = PackWeight(w, WeightFormat::kFloat16);
+  for (const std::string& target : SimdTargets()) {
+    const SimdTargetScope scope(target);
+    at::Tensor y = at::zeros({1, 6});
+    Linear(at::ones({1, 1}), packed, {}, y);
+    const float* got = y.const_data_ptr<float>();
+    EXPECT_EQ(got[0], INFINITY) << target;
+    EXPECT_EQ(got[1], -INFINITY) << target;
+    EXPECT_TRUE(std::isnan(got[2])) << target;
+    EXPECT_EQ(got[3], 65504.0f) << target;
+    EXPECT_EQ(got[4], 0x1p-24f) << target;
+    EXPECT_EQ(got[5], -0x1p-14f) << target;
+  }
+}
+
 TEST(Embed, ReadsFloat16) {
   const at::Tensor w = at::randn({50, 40}), ids = at::tensor({0, 49, 16}, at::kInt);
   at::Tensor out = at::zeros({3, 40});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -69,8 +70,10 @@ TEST(ThreadPool, ThreadsStayOnTheirCpus) {
       const bool is_caller = std::this_thread::get_id() == caller;
       EXPECT_EQ(AllowedCpus(), std::vector<int>{is_caller ? cpus[0] : cpus[1]});
       ++seen;
+      // Both threads take part: whoever is first waits for the other.
+      for (int i = 0; i < 100000 && seen.load() < 2; ++i) std::this_thread::sleep_for(std::chrono::microseconds(100));
     });
-    EXPECT_GE(seen.load(), 1);
+    EXPECT_EQ(seen.load(), 2);
   }).join();
   EXPECT_EQ(AllowedCpus(), allowed);
 }
