@@ -3,7 +3,6 @@
 #include "kernels/large_pages.h"
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -44,7 +43,7 @@ std::shared_ptr<LargeMapping> Map(size_t bytes) {
 }
 
 at::Tensor TensorAt(char* data, at::IntArrayRef sizes, at::ScalarType dtype,
-                                     std::shared_ptr<LargeMapping> mapping) {
+                    std::shared_ptr<LargeMapping> mapping) {
   return at::from_blob(data, sizes, [keep = std::move(mapping)](void*) {}, at::TensorOptions().dtype(dtype));
 }
 

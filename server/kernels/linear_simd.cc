@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear kernel: register tiles of (rows) x (panels of 16 outputs). See linear_rows.h for the law
-// that it keeps. float16 weights are in linear_f16_simd.cc. bfloat16 weights are widened on load: kBFloat16Dot, which rounds the inputs instead, has a
-// kernel of its own (linear_bf16_dot.cc). No torch, no threads.
+// that it keeps. float16 weights are in linear_f16_simd.cc. bfloat16 weights are widened on load:
+// kBFloat16Dot, which rounds the inputs instead, has a kernel of its own (linear_bf16_dot.cc). No torch, no threads.
 #include "kernels/linear_rows.h"
 
 #include "kernels/simd_targets.h"

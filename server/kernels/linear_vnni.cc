@@ -25,6 +25,7 @@
 #define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512vnni"
 #endif
 
+#include "kernels/integers-inl.h"
 #include "kernels/linear-inl.h"
 #include "kernels/simd-inl.h"
 
@@ -33,9 +34,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace normserve::kernels {
 namespace HWY_NAMESPACE {
-
-using DI = hn::RebindToSigned<DF>;
-using VI = hn::Vec<DI>;
 
 // One group of inputs of a tile: x = scale * q. The instruction takes one factor without a sign, the weights: 8-bit
 // ones come as w + 128, so that their sums begin at start = -128 (q0 + q1 + ...); 4-bit ones have no sign, and

@@ -164,9 +164,9 @@ void AskForSlot(const QkvRows& a, int64_t token) {
   const int64_t element = a.int8_cache ? 1 : single ? 4 : 2, numbers = single ? 1 : 2;
   const int64_t scales = a.int8_cache ? 4 * a.block_size : 0;  // bytes before a head's numbers
   const int64_t head_bytes = scales + a.head_dim * a.block_size * element;
-  const int64_t block = slot / a.block_size * a.kv_heads * head_bytes + scales, offset = slot % a.block_size;
-  const char* keys = static_cast<const char*>(a.k_cache) + block + offset * element * numbers;
-  const char* values = static_cast<const char*>(a.v_cache) + block + offset / numbers * numbers * a.head_dim * element;
+  const int64_t first = slot / a.block_size * a.kv_heads * head_bytes + scales, offset = slot % a.block_size;
+  const char* keys = static_cast<const char*>(a.k_cache) + first + offset * element * numbers;
+  const char* values = static_cast<const char*>(a.v_cache) + first + offset / numbers * numbers * a.head_dim * element;
   for (int64_t h = 0; h < a.kv_heads; ++h, keys += head_bytes, values += head_bytes) {
     for (int64_t i = 0; i < a.head_dim; i += numbers) __builtin_prefetch(keys + i * a.block_size * element, 1);
     for (int64_t at = 0; at < a.head_dim * numbers * element; at += 64) __builtin_prefetch(values + at, 1);

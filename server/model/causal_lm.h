@@ -84,7 +84,7 @@ struct StepInput {
 // Keys and values of every layer, paged. Owned by the engine's runner.
 struct KvCache {
   std::vector<at::Tensor> keys;    // per layer, [blocks, kv_heads, head_dim, block_size] or as ops.h has it
-  std::vector<at::Tensor> values;  // per layer, [blocks, kv_heads, block_size, head_dim]
+  std::vector<at::Tensor> values;  // per layer, [blocks, kv_heads, block_size, head_dim]; int8: [blocks, kv_heads, bytes]
   int64_t block_size = 0;
   int64_t blocks = 0;
 };

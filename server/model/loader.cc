@@ -164,8 +164,8 @@ absl::StatusOr<norm::FoldableLayer> Loader::ReadLayer(int64_t layer) {
 }
 
 // 16-bit weights stay so under float32 activations (float16 ones where the device has kernels for them): widening them
-// on read gives the same bits for half the memory. Everything else is packed as --dtype says; under bfloat16 inputs may be rounded, too
-// (docs/adr/0026).
+// on read gives the same bits for half the memory. Everything else is packed as --dtype says; under bfloat16 inputs may
+// be rounded, too (docs/adr/0026).
 kernels::WeightFormat FormatOf(const at::Tensor& weight, const LoadOptions& options, Quantization quantize) {
   if (quantize == Quantization::kInt8) return kernels::WeightFormat::kInt8;
   if (quantize == Quantization::kInt4) return kernels::WeightFormat::kInt4;
