@@ -18,7 +18,7 @@ void Attention::Run(const LayerStep& step, const at::Tensor& x) const {
                               step.input.positions, step.input.slots, shape, keys, values);
   kernels::PagedAttention(s.qkv, keys, values, step.input.block_tables, step.input.token_sequence,
                           step.input.positions, step.input.tiles, step.input.tile_work, parts_.scale, shape,
-                          s.attended);
+                          s.tokens.attended);
 }
 
 void Attention::SeeProjectionNorms(const LayerStep& step) const {

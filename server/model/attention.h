@@ -20,7 +20,7 @@ class Attention {
   };
   explicit Attention(Parts parts) : parts_(std::move(parts)) {}
 
-  // scratch.attended = Attn(x) up to the output projection, which the layer makes together with the residual
+  // scratch.tokens.attended = Attn(x) up to the output projection, which the layer makes together with the residual
   // addition; writes this layer's keys and values. x [tokens, hidden].
   void Run(const LayerStep& step, const at::Tensor& x) const;
   const PackedLinear& out() const { return parts_.out; }

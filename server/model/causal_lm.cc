@@ -26,7 +26,7 @@ struct CausalLm::Impl {
   explicit Impl(LoadedModel loaded) : model(std::move(loaded)), scratch(model.scratch) {}
 
   void Embed(const StepInput& input);
-  at::Tensor Finish(const StepInput& input, const Probe* probe);
+  at::Tensor Finish(const Probe* probe);
 
   LoadedModel model;
   Scratch scratch;
@@ -69,7 +69,7 @@ KvCache CausalLm::MakeCache(int64_t blocks, int64_t block_size, bool keys_by_pos
 void CausalLm::Reserve(int64_t tokens, int64_t rows) { impl_->scratch.Reserve(tokens, rows); }
 
 void CausalLm::Impl::Embed(const StepInput& input) {
-  Scratch& s = scratch;
+  Stream& s = scratch.tokens;
   at::Tensor& out = model.embed_out ? s.delta : s.residual;
   kernels::Embed(input.token_ids, model.embedding, model.embedding_scale, input.positions,
                  model.positions, out);
@@ -78,10 +78,9 @@ void CausalLm::Impl::Embed(const StepInput& input) {
   if (first) kernels::NormOp(s.residual, *first, s.row_stat, s.normed);
 }
 
-at::Tensor CausalLm::Impl::Finish(const StepInput& input, const Probe* probe) {
-  kernels::GatherRows(scratch.residual, input.logits_rows, scratch.gathered);
-  if (!model.final) return scratch.gathered;
-  kernels::NormOp(scratch.gathered, *model.final, scratch.final_stat, scratch.output);
+at::Tensor CausalLm::Impl::Finish(const Probe* probe) {
+  if (!model.final) return scratch.wanted.residual;
+  kernels::NormOp(scratch.wanted.residual, *model.final, scratch.wanted.row_stat, scratch.output);
   if (probe != nullptr) (*probe)("norm", scratch.output);
   return scratch.output;
 }
@@ -91,14 +90,15 @@ at::Tensor CausalLm::Forward(const StepInput& input, KvCache& cache, const Probe
   const std::vector<DecoderLayer>& layers = impl_->model.layers;
   scratch.Resize(input.token_ids.size(0), input.logits_rows.size(0));
   impl_->Embed(input);
-  if (probe != nullptr) (*probe)("embed", scratch.residual);
+  if (probe != nullptr) (*probe)("embed", scratch.tokens.residual);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const LayerStep step{input, cache, impl_->model.cos_sin, scratch, probe, layer};
-    const kernels::OptionalNorm none;
-    layers[layer].Run(step, layer + 1 < layers.size() ? layers[layer + 1].attn_in() : none);
-    if (probe != nullptr) (*probe)(absl::StrCat("hidden.", layer), scratch.residual);
+    const bool last = layer + 1 == layers.size();
+    const LayerStep step{input, cache, impl_->model.cos_sin, scratch, probe, layer, last};
+    layers[layer].Run(step, last ? kernels::OptionalNorm() : layers[layer + 1].attn_in());
+    const Stream& stream = last ? scratch.wanted : scratch.tokens;
+    if (probe != nullptr) (*probe)(absl::StrCat("hidden.", layer), stream.residual);
   }
-  return impl_->Finish(input, probe);
+  return impl_->Finish(probe);
 }
 
 void CausalLm::Logits(const at::Tensor& hidden, at::Tensor& logits) {

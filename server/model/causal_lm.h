@@ -76,7 +76,7 @@ struct StepInput {
   at::Tensor slots;           // [tokens], see kernels::QkvNormRotaryWrite
   at::Tensor token_sequence;  // [tokens], row of block_tables
   at::Tensor block_tables;    // [sequences, max_blocks]
-  at::Tensor logits_rows;     // [rows], indices into tokens: where logits are wanted
+  at::Tensor logits_rows;     // [rows <= tokens], indices into tokens: where logits are wanted
   at::Tensor tiles{};         // of attention, see kernels::PagedAttention; undefined: none are wanted
   at::Tensor tile_work{};     // with tiles
 };
@@ -91,7 +91,8 @@ struct KvCache {
 
 // Sees each named intermediate result of a forward pass; for tests that must name the faulty layer.
 // Names: embed, layers.N.<site> (norm outputs), layers.N.attn, layers.N.mlp (before the residual add),
-// hidden.N (residual stream after layer N), norm (final norm output).
+// hidden.N (residual stream after layer N), norm (final norm output). Rows are the step's tokens; from the last
+// layer's attention on, its logits_rows.
 using Probe = std::function<void(std::string_view name, const at::Tensor& value)>;
 
 // Used by one thread. Immutable after loading but for its scratch buffers.

@@ -19,8 +19,9 @@ class DecoderLayer {
 
   const kernels::OptionalNorm& attn_in() const { return norms_.attn_in; }
 
-  // Expects scratch.normed = attn_in(residual) where there is such a norm, made by whoever wrote the
-  // residual; leaves scratch.residual updated and scratch.normed = next(residual) if `next` is there.
+  // Expects scratch.tokens.normed = attn_in(residual) where there is such a norm, made by whoever wrote the
+  // residual; leaves the residual updated and normed = next(residual) if `next` is there. The last layer leaves
+  // them in scratch.wanted.
   void Run(const LayerStep& step, const kernels::OptionalNorm& next) const;
 
  private:

@@ -32,35 +32,38 @@ void Scratch::Grow(at::Tensor& storage, int64_t elements, at::ScalarType dtype) 
 void Scratch::Reserve(int64_t tokens, int64_t rows) {
   Grow(act_, tokens * TokenWidth(), shape_.dtype);
   Grow(stat_, tokens, at::kFloat);
-  Grow(act_rows_, 2 * rows * shape_.hidden, shape_.dtype);
+  Grow(act_rows_, rows * RowWidth(), shape_.dtype);
   Grow(stat_rows_, rows, at::kFloat);
-  tokens_ = rows_ = -1;  // views into what was there before
+  token_count_ = row_count_ = -1;  // views into what was there before
 }
 
-void Scratch::Resize(int64_t tokens, int64_t rows) {
-  if (tokens != tokens_) {
-    Grow(act_, tokens * TokenWidth(), shape_.dtype);
-    Grow(stat_, tokens, at::kFloat);
-    int64_t offset = 0;
-    residual = Carve(act_, offset, tokens, shape_.hidden);
-    normed = Carve(act_, offset, tokens, shape_.hidden);
-    delta = Carve(act_, offset, tokens, shape_.hidden);
-    qkv = Carve(act_, offset, tokens, shape_.qkv);
-    attended = Carve(act_, offset, tokens, shape_.attended);
-    gate_up = Carve(act_, offset, tokens, shape_.gate_up);
-    activated = Carve(act_, offset, tokens, shape_.ffn);
-    row_stat = stat_.narrow(0, 0, tokens);
-    tokens_ = tokens;
-  }
-  if (rows != rows_) {
-    Grow(act_rows_, 2 * rows * shape_.hidden, shape_.dtype);
-    Grow(stat_rows_, rows, at::kFloat);
-    int64_t offset = 0;
-    gathered = Carve(act_rows_, offset, rows, shape_.hidden);
-    output = Carve(act_rows_, offset, rows, shape_.hidden);
-    final_stat = stat_rows_.narrow(0, 0, rows);
-    rows_ = rows;
-  }
+void Scratch::Resize(int64_t token_count, int64_t row_count) {
+  if (token_count == token_count_ && row_count == row_count_) return;
+  Grow(act_, token_count * TokenWidth(), shape_.dtype);
+  Grow(stat_, token_count, at::kFloat);
+  int64_t offset = 0;
+  tokens.residual = Carve(act_, offset, token_count, shape_.hidden);
+  tokens.normed = Carve(act_, offset, token_count, shape_.hidden);
+  tokens.delta = Carve(act_, offset, token_count, shape_.hidden);
+  qkv = Carve(act_, offset, token_count, shape_.qkv);
+  tokens.attended = Carve(act_, offset, token_count, shape_.attended);
+  tokens.gate_up = Carve(act_, offset, token_count, shape_.gate_up);
+  tokens.activated = Carve(act_, offset, token_count, shape_.ffn);
+  tokens.row_stat = stat_.narrow(0, 0, token_count);
+
+  Grow(act_rows_, row_count * RowWidth(), shape_.dtype);
+  Grow(stat_rows_, row_count, at::kFloat);
+  offset = 0;
+  wanted.residual = Carve(act_rows_, offset, row_count, shape_.hidden);
+  wanted.attended = Carve(act_rows_, offset, row_count, shape_.attended);
+  output = Carve(act_rows_, offset, row_count, shape_.hidden);
+  wanted.row_stat = stat_rows_.narrow(0, 0, row_count);
+  wanted.normed = tokens.normed.narrow(0, 0, row_count);
+  wanted.delta = tokens.delta.narrow(0, 0, row_count);
+  wanted.gate_up = tokens.gate_up.narrow(0, 0, row_count);
+  wanted.activated = tokens.activated.narrow(0, 0, row_count);
+  token_count_ = token_count;
+  row_count_ = row_count;
 }
 
 void LayerStep::SeeNorm(const char* what, const at::Tensor& x,

@@ -29,6 +29,17 @@ struct ScratchShape {
   at::Device device = at::kCPU;
 };
 
+// Rows of the residual stream with what a layer makes of them.
+struct Stream {
+  at::Tensor residual;   // [rows, hidden]; h
+  at::Tensor attended;   // [rows, heads * head_dim]
+  at::Tensor row_stat;   // [rows] float32; BHyT's statistic between its two points
+  at::Tensor normed;     // [rows, hidden]; what the next linear reads, where a norm stands before it
+  at::Tensor delta;      // [rows, hidden]; a sub-block's output before it is added
+  at::Tensor gate_up;    // [rows, 2 ffn], or [rows, ffn] without a gate
+  at::Tensor activated;  // [rows, ffn]
+};
+
 // Intermediate results of one step, reused by every layer. Buffers grow to the largest step seen;
 // between steps of the same size nothing is allocated.
 class Scratch {
@@ -36,30 +47,25 @@ class Scratch {
   explicit Scratch(const ScratchShape& shape) : shape_(shape) {}
   // Makes room for so many rows, if there is less.
   void Reserve(int64_t tokens, int64_t rows);
-  // Sets every view to `tokens` rows (and the last three to `rows`).
+  // Sets every view to so many rows; rows <= tokens.
   void Resize(int64_t tokens, int64_t rows);
 
-  at::Tensor residual;   // [tokens, hidden]; h
-  at::Tensor normed;     // [tokens, hidden]; what the next linear reads, where a norm stands before it
-  at::Tensor delta;      // [tokens, hidden]; a sub-block's output before it is added
-  at::Tensor qkv;        // [tokens, (heads + 2 kv_heads) * head_dim]
-  at::Tensor attended;   // [tokens, heads * head_dim]
-  at::Tensor gate_up;    // [tokens, 2 ffn], or [tokens, ffn] without a gate
-  at::Tensor activated;  // [tokens, ffn]
-  at::Tensor row_stat;   // [tokens] float32; BHyT's statistic between its two points
-  at::Tensor gathered;   // [rows, hidden]
-  at::Tensor output;     // [rows, hidden]; after the final norm
-  at::Tensor final_stat; // [rows] float32
+  Stream tokens;          // every token of the step
+  // Those that logits are asked for. Its residual, attended and row_stat are its own, all else lies in `tokens`.
+  Stream wanted;
+  at::Tensor qkv;         // [tokens, (heads + 2 kv_heads) * head_dim]
+  at::Tensor output;      // [rows, hidden]; after the final norm
 
  private:
   int64_t TokenWidth() const;
+  int64_t RowWidth() const { return 2 * shape_.hidden + shape_.attended; }
   void Grow(at::Tensor& storage, int64_t elements, at::ScalarType dtype) const;
 
   ScratchShape shape_;
-  int64_t tokens_ = -1;
-  int64_t rows_ = -1;
+  int64_t token_count_ = -1;
+  int64_t row_count_ = -1;
   at::Tensor act_;        // storage of the views over tokens
-  at::Tensor act_rows_;   // storage of the views over rows
+  at::Tensor act_rows_;   // storage of what `wanted` owns, and of the output
   at::Tensor stat_;
   at::Tensor stat_rows_;
 };
@@ -71,6 +77,7 @@ struct LayerStep {
   Scratch& scratch;
   const Probe* probe;  // not owned; null outside tests
   size_t layer;
+  bool last;  // of all layers
 
   void See(const char* what, const at::Tensor& value) const {
     if (probe != nullptr) (*probe)(absl::StrCat("layers.", layer, ".", what), value);

@@ -6,8 +6,7 @@
 
 namespace normserve::model {
 
-void Mlp::Run(const LayerStep& step, const at::Tensor& x) const {
-  Scratch& s = step.scratch;
+void Mlp::Run(const LayerStep& step, Stream& s, const at::Tensor& x) const {
   kernels::Linear(x, parts_.gate_up.weight, parts_.gate_up.bias, s.gate_up);
   if (step.probe != nullptr) {
     const int64_t ffn = s.activated.size(1);

@@ -19,9 +19,9 @@ class Mlp {
   };
   explicit Mlp(Parts parts) : parts_(std::move(parts)) {}
 
-  // scratch.activated = MLP(x) up to the down projection, which the layer makes together with the residual
-  // addition. x [tokens, hidden].
-  void Run(const LayerStep& step, const at::Tensor& x) const;
+  // s.activated = MLP(x) up to the down projection, which the layer makes together with the residual addition.
+  // x [rows, hidden].
+  void Run(const LayerStep& step, Stream& s, const at::Tensor& x) const;
   const PackedLinear& out() const { return parts_.out; }
 
  private:

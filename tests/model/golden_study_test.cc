@@ -113,18 +113,26 @@ TEST(SimpleGptDcp, WeightsOnlyExport) {
   std::filesystem::remove_all(folder);
 }
 
-// A chunk that is not a prompt's last asks for no logits at all; others for some rows.
+// A chunk that is not a prompt's last asks for no logits at all; others for some rows, and the last layer then makes
+// no more than those: with BHyT's carried statistic and without it, with norms inside the blocks and on both sides of
+// them, and with learned positions.
 TEST(LogitsRows, AnySubsetAndNone) {
-  const GoldenCase golden = OpenGolden("golden/bhyt_gamma_var");
-  const auto lm = Load("golden/bhyt_gamma_var");
-  const at::Tensor whole = LogitsInChunks(*lm, golden.prompt, {golden.prompt.size()});
-  SequenceRunner some(*lm, 1, 16);
-  const at::Tensor picked = some.FeedFor({golden.prompt}, {9, 2, 2});
-  EXPECT_TRUE(picked.equal(at::stack({whole[9], whole[2], whole[2]})));
-  SequenceRunner none(*lm, 1, 16);
-  const std::vector<int32_t> first(golden.prompt.begin(), golden.prompt.begin() + 9);
-  EXPECT_EQ(none.FeedFor({first}, {}).size(0), 0);
-  EXPECT_TRUE(none.Feed({{golden.prompt[9]}})[0].equal(whole[9]));
+  for (const std::string name : {"golden/bhyt_gamma_var", "golden/bhytstar_last0", "golden/sg_simplegpt_rms_gqa_llama3",
+                                 "golden_own/peri", "golden_own/nanogpt"}) {
+    SCOPED_TRACE(name);
+    const GoldenCase golden = OpenGolden(name);
+    const auto lm = Load(name);
+    ASSERT_NE(lm, nullptr);
+    ASSERT_GE(golden.prompt.size(), 10u);
+    const at::Tensor whole = LogitsInChunks(*lm, golden.prompt, {golden.prompt.size()});
+    SequenceRunner some(*lm, 1, static_cast<int64_t>(golden.prompt.size()));
+    const at::Tensor picked = some.FeedFor({golden.prompt}, {9, 2, 2});
+    EXPECT_TRUE(picked.equal(at::stack({whole[9], whole[2], whole[2]})));
+    SequenceRunner none(*lm, 1, 16);
+    const std::vector<int32_t> first(golden.prompt.begin(), golden.prompt.begin() + 9);
+    EXPECT_EQ(none.FeedFor({first}, {}).size(0), 0);
+    EXPECT_TRUE(none.Feed({{golden.prompt[9]}})[0].equal(whole[9]));
+  }
 }
 
 class DemoTest : public testing::TestWithParam<std::string> {};
