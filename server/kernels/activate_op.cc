@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Glue of Activate: argument contracts and row pointers, the same for every device.
+// Glue of Activate and LinearGate: argument contracts and row pointers, the same for every device.
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include "kernels/device_rows.h"
@@ -36,8 +37,30 @@ void ActivateOp(const at::Tensor& x, int64_t activation, Numbers gate_norm,
   RunActivateRows(rows, x.size(0));
 }
 
+void LinearGateOp(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+                  int64_t rows_per_product, const MaybeTensor& bias, const at::Tensor& gate_up, const at::Tensor& y) {
+  ActivateRows gated;
+  gated.gated = true;
+  gated.type = CheckActivations("y", y, x.size(0), -1);
+  gated.width = y.size(1);
+  TORCH_CHECK(out_features == 2 * gated.width, "y: expected [", x.size(0), ", ", out_features, " / 2], got ", y.sizes());
+  gated.y = y.data_ptr();
+  gated.y_stride = y.stride(0);
+  if (RunLinearGate(x, panels, format, out_features, rows_per_product, bias, gated)) return;
+  TORCH_CHECK(CheckActivations("gate_up", gate_up, x.size(0), out_features) == gated.type,
+              "gate_up: expected the dtype of y");
+  RunLinear(x, panels, format, out_features, rows_per_product, bias, gate_up);
+  gated.x = gate_up.const_data_ptr();
+  gated.x_stride = gate_up.stride(0);
+  RECORD_FUNCTION("normserve::activate", {});  // who times operators sees what of this one is not the product
+  RunActivateRows(gated, x.size(0));
+}
+
 }  // namespace
 
-NORMSERVE_IMPLEMENT_FOR(NORMSERVE_DISPATCH_KEY, m) { m.impl("activate", ActivateOp); }
+NORMSERVE_IMPLEMENT_FOR(NORMSERVE_DISPATCH_KEY, m) {
+  m.impl("activate", ActivateOp);
+  m.impl("linear_gate", LinearGateOp);
+}
 
 }  // namespace normserve::kernels

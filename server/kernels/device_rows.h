@@ -30,11 +30,14 @@ void RunAttentionRows(const AttentionRows& args, int64_t tokens, int64_t max_con
 void RunAttentionTiles(const AttentionTileArgs& args);
 
 // The Linear operator (linear_cpu.cc, linear_cuda.cc), and the same with h += y; y = next(h) of `residual` in one
-// pass: false, and nothing done, where the device has no such pass for these rows or this norm.
+// pass: false, and nothing done, where the device has no such pass for these rows or this norm. RunLinearGate: as
+// much of LinearGate, whose result goes to y of `gated`.
 void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features, int64_t rows_per_product,
                const MaybeTensor& bias, const at::Tensor& y);
 bool RunLinearResidual(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features, int64_t rows_per_product,
                        const MaybeTensor& bias, const ResidualRows& residual);
+bool RunLinearGate(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features, int64_t rows_per_product,
+                   const MaybeTensor& bias, const ActivateRows& gated);
 
 // The values of an int32 vector, for checks before a kernel runs: null where the host cannot read them.
 const int32_t* HostInts(const at::Tensor& t);

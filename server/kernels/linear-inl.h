@@ -15,8 +15,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/linear_rows.h"
+#include "kernels/read_ahead.h"
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -55,22 +57,101 @@ constexpr size_t kFloatAheadBytes = 4096;
 template <class Weight, int P>
 using Asked = const Weight* [P];
 
-// Adds the bias, rounds and stores the outputs of one vector that exist.
+// v as it is when stored as T and read again.
+template <typename T>
+HWY_INLINE VF Rounded(VF v) {
+  if constexpr (std::is_same_v<T, float>) return v;
+  const DF d;
+  HWY_ALIGN T stored[kLanes];
+  StoreVec(d, v, stored);
+  return LoadVec(d, stored);
+}
+
+// Stores, or adds, the first `lanes` outputs of a vector.
+template <typename T>
+HWY_INLINE void StoreLanes(LinearExit exit, VF sum, T* y, size_t lanes) {
+  const DF d;
+  const bool whole = lanes == kLanes;
+  if (exit == LinearExit::kAdd) {
+    sum = hn::Add(whole ? LoadVec(d, y) : LoadPart(d, y, lanes), Rounded<T>(sum));
+  }
+  whole ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
+}
+
+// Adds the bias and stores the outputs of one vector that exist.
 [[maybe_unused]] HWY_NOINLINE static void StoreOutputs(const LinearRows& a, VF sum, int64_t row, int64_t first) {
   const DF d;
   if (first >= a.n) return;
   const size_t lanes = std::min(kLanes, static_cast<size_t>(a.n - first));
-  const bool whole = lanes == kLanes;
   if (a.bias != nullptr) {
-    sum = hn::Add(sum, whole ? hn::LoadU(d, a.bias + first) : LoadPart(d, a.bias + first, lanes));
+    sum = hn::Add(sum, lanes == kLanes ? hn::LoadU(d, a.bias + first) : LoadPart(d, a.bias + first, lanes));
   }
   const int64_t to = row * a.y_stride + first;
-  if (a.y_type == RowType::kFloat32) {
-    float* y = static_cast<float*>(a.y) + to;
-    whole ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
-  } else {
-    uint16_t* y = static_cast<uint16_t*>(a.y) + to;
-    whole ? StoreVec(d, sum, y) : StorePart(d, sum, y, lanes);
+  if (a.y_type == RowType::kFloat32) return StoreLanes(a.exit, sum, static_cast<float*>(a.y) + to, lanes);
+  StoreLanes(a.exit, sum, static_cast<uint16_t*>(a.y) + to, lanes);
+}
+
+// Gate and up outputs of a tile, apart: [R][kWidth], where one panel fills half a vector of 16 lanes.
+template <int R, int P>
+struct GatedSums {
+  static constexpr size_t kWidth = std::max(static_cast<size_t>(P * kGateRun), kLanes);
+  HWY_ALIGN float gate[R][kWidth];
+  HWY_ALIGN float up[R][kWidth];
+
+  explicit HWY_INLINE GatedSums(const VF (&acc)[R][P][kVectors]) {
+    const DF d;
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) {
+        if constexpr (kVectors == 1) {
+#if HWY_TARGET != HWY_SCALAR
+          if (p % 2 != 0) continue;  // two panels fill a vector
+          const VF low = acc[r][p][0], high = acc[r][p + 1 < P ? p + 1 : p][0];
+          hn::StoreU(hn::ConcatLowerLower(d, high, low), d, gate[r] + p * kGateRun);
+          hn::StoreU(hn::ConcatUpperUpper(d, high, low), d, up[r] + p * kGateRun);
+#endif
+        } else {
+          for (int v = 0; v < kVectors / 2; ++v) {
+            hn::StoreU(acc[r][p][v], d, gate[r] + p * kGateRun + v * static_cast<int64_t>(kLanes));
+            hn::StoreU(acc[r][p][v + kVectors / 2], d, up[r] + p * kGateRun + v * static_cast<int64_t>(kLanes));
+          }
+        }
+      }
+    }
+  }
+};
+
+// y[0, count) = silu(gate) * up, each with its bias, where there is one, and rounded as y is.
+template <typename T>
+HWY_NOINLINE static void StoreGated(const float* gate, const float* up, const float* gate_bias, const float* up_bias,
+                                    size_t count, T* y) {
+  const DF d;
+  for (size_t i = 0; i < count; i += kLanes) {
+    const size_t lanes = std::min(kLanes, count - i);
+    const bool whole = lanes == kLanes;
+    VF g = hn::LoadU(d, gate + i), u = hn::LoadU(d, up + i);
+    if (gate_bias != nullptr) {
+      g = hn::Add(g, whole ? hn::LoadU(d, gate_bias + i) : LoadPart(d, gate_bias + i, lanes));
+      u = hn::Add(u, whole ? hn::LoadU(d, up_bias + i) : LoadPart(d, up_bias + i, lanes));
+    }
+    const VF gated = hn::Mul(SiluVec(d, Rounded<T>(g)), Rounded<T>(u));
+    whole ? StoreVec(d, gated, y + i) : StorePart(d, gated, y + i, lanes);
+  }
+}
+
+template <int R, int P>
+HWY_INLINE void StoreGatedTile(const LinearRows& a, const VF (&acc)[R][P][kVectors], int64_t row, int64_t panel) {
+  const GatedSums<R, P> sums(acc);
+  const int64_t first = panel * kGateRun;
+  const float* gate_bias = a.bias == nullptr ? nullptr : a.bias + first;
+  const float* up_bias = a.bias == nullptr ? nullptr : a.bias + a.n / 2 + first;
+  for (int r = 0; r < R; ++r) {
+    const int64_t to = (row + r) * a.y_stride + first;
+    constexpr size_t kCount = static_cast<size_t>(P * kGateRun);
+    if (a.y_type == RowType::kFloat32) {
+      StoreGated(sums.gate[r], sums.up[r], gate_bias, up_bias, kCount, static_cast<float*>(a.y) + to);
+    } else {
+      StoreGated(sums.gate[r], sums.up[r], gate_bias, up_bias, kCount, static_cast<uint16_t*>(a.y) + to);
+    }
   }
 }
 
@@ -78,24 +159,29 @@ using Asked = const Weight* [P];
 // (as an array they are also cleared and read back there: an eighth of the time of a tile of 576 inputs).
 template <int R, int P>
 HWY_INLINE void StoreTile(const LinearRows& a, const VF (&acc)[R][P][kVectors], int64_t row, int64_t panel) {
+  if (a.exit == LinearExit::kGate) return StoreGatedTile<R, P>(a, acc, row, panel);
   const DF d;
   const int64_t first = panel * kPanel;
-  const bool plain = a.y_type == RowType::kFloat32 && a.bias == nullptr && first + P * kPanel <= a.n;
   float* y = static_cast<float*>(a.y) + row * a.y_stride + first;
-  HWY_UNROLL(12)
-  for (int r = 0; r < R; ++r) {
-    HWY_UNROLL(8)
-    for (int p = 0; p < P; ++p) {
-      HWY_UNROLL(4)
-      for (int v = 0; v < kVectors; ++v) {
-        const int64_t at = p * kPanel + v * static_cast<int64_t>(kLanes);
-        if (HWY_LIKELY(plain)) {
-          hn::StoreU(acc[r][p][v], d, y + r * a.y_stride + at);
-        } else {
-          StoreOutputs(a, acc[r][p][v], row + r, first + at);
-        }
+  const auto each = [&](const auto& store) HWY_ATTR {
+    HWY_UNROLL(12)
+    for (int r = 0; r < R; ++r) {
+      HWY_UNROLL(8)
+      for (int p = 0; p < P; ++p) {
+        HWY_UNROLL(4)
+        for (int v = 0; v < kVectors; ++v) store(acc[r][p][v], r, p * kPanel + v * static_cast<int64_t>(kLanes));
       }
     }
+  };
+  if (a.y_type != RowType::kFloat32 || a.bias != nullptr || first + P * kPanel > a.n) {
+    each([&](VF sum, int r, int64_t at) HWY_ATTR { StoreOutputs(a, sum, row + r, first + at); });
+  } else if (a.exit == LinearExit::kAdd) {
+    each([&](VF sum, int r, int64_t at) HWY_ATTR {
+      float* to = y + r * a.y_stride + at;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), sum), d, to);
+    });
+  } else {
+    each([&](VF sum, int r, int64_t at) HWY_ATTR { hn::StoreU(sum, d, y + r * a.y_stride + at); });
   }
 }
 
@@ -174,13 +260,16 @@ void TileOfHeight(const LinearRows& a, const float* x, const typename Kernel::We
 
 // All tiles of rows over the group of P panels from `panel` on, of panels [begin, end); they stay in the second-level
 // cache meanwhile. Where there are as many tiles as panels, each asks for one panel of the next group, so that memory
-// works all the time and not during the first tile only.
+// works all the time and not during the first tile only; in the place of the panels that are near already they ask for
+// what is read after this layer.
 template <class Kernel, int P>
 void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles, int64_t panel, int64_t begin,
                 int64_t end) {
   const int64_t panel_weights = Kernel::PanelWeights(a.k);
   const auto* w = static_cast<const typename Kernel::Weight*>(a.panels) + panel * panel_weights;
   const bool in_turns = tiles.count >= P && P <= 4;
+  const size_t panel_bytes = static_cast<size_t>(panel_weights) * sizeof(typename Kernel::Weight);
+  if (a.read_ahead != nullptr) a.read_ahead->Multiply(P * panel_bytes);
   for (int64_t t = 0; t < tiles.count; ++t) {
     const int64_t row = tiles.first_row(t, a.rows);
     const int64_t height = tiles.first_row(t + 1, a.rows) - row;
@@ -189,7 +278,15 @@ void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles,
     for (int64_t p = 0; p < P; ++p) {
       asked[p] = w + p * panel_weights + (own ? static_cast<int64_t>(Kernel::kAhead) : 0);  // 0: it is near already
     }
-    if (in_turns && !own && t < P && panel + P + t < end) asked[0] = w + (P + t) * panel_weights;
+    if (in_turns && !own) {
+      const bool next_panel = t < P && panel + P + t < end;
+      if (next_panel) asked[0] = w + (P + t) * panel_weights;
+      for (int64_t p = next_panel ? 1 : 0; p < P && a.read_ahead != nullptr; ++p) {
+        const char* later = a.read_ahead->Take(panel_bytes);
+        if (later == nullptr) break;
+        asked[p] = reinterpret_cast<const typename Kernel::Weight*>(later);
+      }
+    }
     TileOfHeight<Kernel, P>(a, packed + PackedInputFloats(a.format, row, a.k), w, asked, row, height, panel);
   }
 }

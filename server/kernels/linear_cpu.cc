@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Glue of PackWeight, Linear, Embed and GatherRows on the CPU: argument contracts, packing, threads.
+// Glue of Linear and its fused forms, Embed and GatherRows on the CPU: argument contracts, passes, threads.
 #include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
@@ -10,10 +11,9 @@
 #include <array>
 #include <cstring>
 #include <memory>
-#include <vector>
 
 #include "kernels/device_rows.h"
-#include "kernels/large_pages.h"
+#include "kernels/linear_panels.h"
 #include "kernels/linear_rows.h"
 #include "kernels/op_args.h"
 #include "kernels/simd_target.h"
@@ -31,125 +31,6 @@ int64_t RowsPerPass(WeightFormat format, int64_t rows, int64_t k) {
   const int64_t most = std::max(kLeastRowsPerPass, kPassBytes / (4 * PackedInputFloats(format, 1, k)));
   const int64_t passes = std::max<int64_t>(1, (rows + most - 1) / most);
   return RoundedUp((rows + passes - 1) / passes, 12);
-}
-
-int64_t PanelsOf(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
-
-WeightFormat CheckFormat(int64_t format) {
-  TORCH_CHECK(format != static_cast<int64_t>(WeightFormat::kFloat8),
-              "format: 4 (float8) has kernels on CUDA only");
-  TORCH_CHECK(format >= 0 && format <= static_cast<int64_t>(WeightFormat::kFloat16), "format: ", format,
-              ", on this device allowed 0 (float32), 1 (bfloat16), 2 (int8), 3 (int4), 5 (bfloat16 dot) and 6 (float16)");
-  if (format == static_cast<int64_t>(WeightFormat::kBFloat16Dot) && !HasBFloat16Dot()) return WeightFormat::kBFloat16;
-  return static_cast<WeightFormat>(format);
-}
-
-// body(elements, begin, end) over all panels of a weight, with its elements in their own type.
-template <class Body>
-void ForPanels(const at::Tensor& weight, const Body& body) {
-  ForItems(PanelsOf(weight.size(0)), 1, weight.size(1) * kPanel, [&](int64_t begin, int64_t end) {
-    switch (weight.scalar_type()) {
-      case at::kFloat: return body(weight.const_data_ptr<float>(), begin, end);
-      case at::kBFloat16: return body(weight.const_data_ptr<at::BFloat16>(), begin, end);
-      default: return body(weight.const_data_ptr<at::Half>(), begin, end);
-    }
-  });
-}
-
-// Where input i of the first output of a panel lies in it: one input after the other, but pairs in bfloat16.
-template <typename W>
-int64_t PlaceInPanel(const W* /*panels*/, int64_t i) {
-  return i * kPanel;
-}
-int64_t PlaceInPanel(const at::BFloat16* /*panels*/, int64_t i) { return i / 2 * 2 * kPanel + i % 2; }
-// From an output to the next.
-template <typename W>
-constexpr int64_t OutputStep(const W* /*panels*/) {
-  return 1;
-}
-constexpr int64_t OutputStep(const at::BFloat16* /*panels*/) { return 2; }
-template <typename W>
-constexpr int64_t PanelSize(const W* /*panels*/, int64_t k) {
-  return k * kPanel;
-}
-constexpr int64_t PanelSize(const at::BFloat16* /*panels*/, int64_t k) { return PairsOf(k) * 2 * kPanel; }
-
-template <typename From, typename To>
-void PackPanels(const at::Tensor& weight, const From* from, To* panels, int64_t begin, int64_t end) {
-  const int64_t n = weight.size(0), k = weight.size(1);
-  const int64_t row_stride = weight.stride(0), column_stride = weight.stride(1);
-  for (int64_t p = begin; p < end; ++p) {
-    To* to = panels + p * PanelSize(panels, k);
-    const int64_t lanes = std::min(kPanel, n - p * kPanel);
-    for (int64_t lane = 0; lane < lanes; ++lane) {
-      const From* row = from + (p * kPanel + lane) * row_stride;
-      for (int64_t i = 0; i < k; ++i) {
-        to[PlaceInPanel(panels, i) + lane * OutputStep(panels)] =
-            static_cast<To>(static_cast<float>(row[i * column_stride]));
-      }
-    }
-  }
-}
-
-// A panel's weights as [groups * 32, 16] float32 first, then rounded.
-template <typename From, class Group>
-void QuantisePanels(const at::Tensor& weight, const From* from, Group* panels, int64_t begin,
-                    int64_t end) {
-  const int64_t n = weight.size(0), k = weight.size(1), groups = GroupsOf(k);
-  std::vector<float> block(static_cast<size_t>(groups * kGroup * kPanel));
-  for (int64_t p = begin; p < end; ++p) {
-    const int64_t lanes = std::min(kPanel, n - p * kPanel);
-    if (lanes < kPanel) std::fill(block.begin(), block.end(), 0.0f);
-    for (int64_t lane = 0; lane < lanes; ++lane) {
-      const From* row = from + (p * kPanel + lane) * weight.stride(0);
-      for (int64_t i = 0; i < k; ++i) {
-        block[static_cast<size_t>(i * kPanel + lane)] = static_cast<float>(row[i * weight.stride(1)]);
-      }
-    }
-    QuantisePanelCpu(block.data(), groups, panels + p * groups);
-  }
-}
-
-template <class Group>
-at::Tensor Quantise(const at::Tensor& weight) {
-  at::Tensor panels = ZerosInLargePages(
-      {PanelsOf(weight.size(0)), GroupsOf(weight.size(1)), static_cast<int64_t>(sizeof(Group))},
-      at::kByte);
-  Group* to = reinterpret_cast<Group*>(panels.data_ptr<uint8_t>());
-  ForPanels(weight, [&](const auto* from, int64_t begin, int64_t end) {
-    QuantisePanels(weight, from, to, begin, end);
-  });
-  return panels;
-}
-
-std::array<int64_t, 3> PanelsShape(int64_t n, int64_t k, at::ScalarType dtype) {
-  if (dtype != at::kBFloat16) return {PanelsOf(n), k, kPanel};
-  return {PanelsOf(n), PairsOf(k), 2 * kPanel};
-}
-
-template <typename To>
-at::Tensor PackAs(const at::Tensor& weight, at::ScalarType dtype) {
-  at::Tensor panels = ZerosInLargePages(PanelsShape(weight.size(0), weight.size(1), dtype), dtype);
-  To* to = panels.data_ptr<To>();
-  ForPanels(weight, [&](const auto* from, int64_t begin, int64_t end) {
-    PackPanels(weight, from, to, begin, end);
-  });
-  return panels;
-}
-
-at::Tensor PackWeightCpu(const at::Tensor& weight, int64_t format) {
-  TORCH_CHECK(weight.dim() == 2, "weight: expected [N, K], got ", weight.sizes());
-  TORCH_CHECK(weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16 ||
-                  weight.scalar_type() == at::kHalf,
-              "weight: expected float32, bfloat16 or float16, got ", weight.scalar_type());
-  switch (CheckFormat(format)) {
-    case WeightFormat::kInt8: return Quantise<Int8Group>(weight);
-    case WeightFormat::kInt4: return Quantise<Int4Group>(weight);
-    case WeightFormat::kBFloat16:
-    case WeightFormat::kBFloat16Dot: return PackAs<at::BFloat16>(weight, at::kBFloat16);
-    case WeightFormat::kFloat16: return PackAs<at::Half>(weight, at::kHalf);
-    default: return PackAs<float>(weight, at::kFloat);
-  }
 }
 
 // The packed tensor of a [n, k] weight, as PackWeightCpu makes it.
@@ -249,7 +130,7 @@ void EmbedRange(const EmbedRows& a, const W* panels, T* out, int64_t out_stride,
 void EmbedCpu(const at::Tensor& ids, const at::Tensor& panels, int64_t format, int64_t table_rows,
               double scale, const MaybeTensor& positions, const MaybeTensor& positions_table,
               const at::Tensor& out) {
-  const WeightFormat w_format = CheckFormat(format);
+  const WeightFormat w_format = CheckCpuFormat(format);
   const int64_t tokens = out.size(0);
   EmbedRows a{};
   a.width = out.size(-1);
@@ -307,24 +188,29 @@ void GatherRowsCpu(const at::Tensor& x, const at::Tensor& rows, const at::Tensor
   }
 }
 
-}  // namespace
-
-void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
-               int64_t /*rows_per_product*/, const MaybeTensor& bias, const at::Tensor& y) {
+// All but y.
+LinearRows ArgsOf(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+                  const MaybeTensor& bias) {
   LinearRows rows;
-  rows.format = CheckFormat(format);
+  rows.format = CheckCpuFormat(format);
   rows.n = out_features;
   rows.k = x.size(-1);
   TORCH_CHECK(rows.k > 0, "x: expected [tokens, K > 0], got ", x.sizes());
   CheckPanels(panels, rows.format, rows.n, rows.k);
   rows.x_type = CheckActivations("x", x, x.size(0), rows.k);
-  rows.y_type = CheckActivations("y", y, x.size(0), rows.n);
-  rows.panels = panels.const_data_ptr();
+  rows.x = x.const_data_ptr();
   rows.x_stride = x.stride(0);
-  rows.y_stride = y.stride(0);
+  rows.panels = panels.const_data_ptr();
+  rows.read_ahead = CurrentReadAhead();
   rows.narrow = SplitsWideVectors();
   if (bias.has_value()) rows.bias = CheckFloats("bias", *bias, rows.n);
-  const int64_t total = x.size(0);
+  return rows;
+}
+
+int64_t BytesOf(RowType type) { return type == RowType::kFloat32 ? 4 : 2; }
+
+// All rows, in passes.
+void RunPasses(LinearRows rows, int64_t total) {
   const int64_t pass = RowsPerPass(rows.format, total, rows.k);
   const size_t scratch = static_cast<size_t>(PackedInputFloats(rows.format, std::min(total, pass), rows.k));
   std::unique_ptr<float[]> own;
@@ -335,22 +221,63 @@ void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, in
     own.reset(new float[scratch]);
     packed = own.get();
   }
-  const int64_t x_row = x.element_size() * rows.x_stride, y_row = y.element_size() * rows.y_stride;
   for (int64_t first = 0; first < total; first += pass) {
     rows.rows = std::min(pass, total - first);
-    rows.x = static_cast<const char*>(x.const_data_ptr()) + first * x_row;
-    rows.y = static_cast<char*>(y.data_ptr()) + first * y_row;
     LinearPass(rows, packed);
+    rows.x = static_cast<const char*>(rows.x) + rows.rows * rows.x_stride * BytesOf(rows.x_type);
+    rows.y = static_cast<char*>(rows.y) + rows.rows * rows.y_stride * BytesOf(rows.y_type);
   }
 }
 
-bool RunLinearResidual(const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t, const MaybeTensor&,
-                       const ResidualRows&) {
-  return false;  // nothing to gain: the CPU starts no kernels, and h is in its cache
+}  // namespace
+
+void RunLinear(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+               int64_t /*rows_per_product*/, const MaybeTensor& bias, const at::Tensor& y) {
+  LinearRows rows = ArgsOf(x, panels, format, out_features, bias);
+  rows.y_type = CheckActivations("y", y, x.size(0), rows.n);
+  rows.y = y.data_ptr();
+  rows.y_stride = y.stride(0);
+  RunPasses(rows, x.size(0));
+}
+
+// Sums are added to h where they are made: what was just computed would else go through memory, to the thread whose
+// rows they are, twice.
+bool RunLinearResidual(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+                       int64_t /*rows_per_product*/, const MaybeTensor& bias, const ResidualRows& residual) {
+  LinearRows rows = ArgsOf(x, panels, format, out_features, bias);
+  rows.exit = LinearExit::kAdd;
+  rows.y_type = residual.type;
+  rows.y = residual.h;
+  rows.y_stride = residual.h_stride;
+  RunPasses(rows, x.size(0));
+  if (!residual.has_next) return true;
+  NormRows next;
+  next.type = residual.type;
+  next.x = residual.h;
+  next.x_stride = residual.h_stride;
+  next.y = residual.y;
+  next.y_stride = residual.y_stride;
+  next.row_stat = residual.row_stat;
+  next.width = residual.width;
+  next.norm = residual.next;
+  RECORD_FUNCTION("normserve::norm", {});  // who times operators sees what of this one is the norm
+  RunNormRows(next, x.size(0));
+  return true;
+}
+
+bool RunLinearGate(const at::Tensor& x, const at::Tensor& panels, int64_t format, int64_t out_features,
+                   int64_t /*rows_per_product*/, const MaybeTensor& bias, const ActivateRows& gated) {
+  if (!GatesInRuns(out_features)) return false;
+  LinearRows rows = ArgsOf(x, panels, format, out_features, bias);
+  rows.exit = LinearExit::kGate;
+  rows.y_type = gated.type;
+  rows.y = gated.y;
+  rows.y_stride = gated.y_stride;
+  RunPasses(rows, x.size(0));
+  return true;
 }
 
 TORCH_LIBRARY_IMPL(normserve, CPU, m) {
-  m.impl("pack_weight", PackWeightCpu);
   m.impl("linear", RunLinear);
   m.impl("embed", EmbedCpu);
   m.impl("gather_rows", GatherRowsCpu);

@@ -197,6 +197,11 @@ void RunLinear(const at::Tensor& x, const at::Tensor& weight, int64_t format_num
   }
 }
 
+bool RunLinearGate(const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t, const MaybeTensor&,
+                   const ActivateRows&) {
+  return false;
+}
+
 bool RunLinearResidual(const at::Tensor& x, const at::Tensor& weight, int64_t format_number,
                        int64_t out_features, int64_t rows_per_product, const MaybeTensor& bias,
                        const ResidualRows& residual) {

@@ -106,11 +106,13 @@ struct NarrowKernel {
                    int64_t panel) {
     HWY_ALIGN float y[R][P][kPanel];
     Strips<R, P>(static_cast<size_t>(a.k), x, w, &y[0][0][0]);
+    VF acc[R][P][kVectors];
     for (int r = 0; r < R; ++r) {
-      for (int64_t at = 0; at < P * kPanel; at += static_cast<int64_t>(kLanes)) {
-        StoreOutputs(a, hn::Load(DF(), &y[r][0][0] + at), row + r, panel * kPanel + at);
+      for (int p = 0; p < P; ++p) {
+        for (int v = 0; v < kVectors; ++v) acc[r][p][v] = hn::Load(DF(), &y[r][p][v * kLanes]);
       }
     }
+    StoreTile<R, P>(a, acc, row, panel);
   }
 };
 

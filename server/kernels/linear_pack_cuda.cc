@@ -114,7 +114,7 @@ at::Tensor Quantise(const at::Tensor& weight, WeightFormat format) {
 }
 
 // A tensor of the caller's own, never a view of the checkpoint's mapped file.
-at::Tensor PackWeightOp(const at::Tensor& weight, int64_t format_number) {
+at::Tensor PackWeightOp(const at::Tensor& weight, int64_t format_number, bool /*gate_up*/) {
   TORCH_CHECK(weight.dim() == 2, "weight: expected [N, K], got ", weight.sizes());
   TORCH_CHECK(weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16 ||
                   weight.scalar_type() == at::kHalf,

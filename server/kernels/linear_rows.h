@@ -14,9 +14,21 @@
 #include <cstdint>
 
 #include "kernels/norm_rows.h"
+#include "kernels/read_ahead.h"
 #include "kernels/weight_format.h"
 
 namespace normserve::kernels {
+
+// Where a product goes. Each gives the bits of the plain product followed by what it stands for.
+enum class LinearExit {
+  kStore,  // y = x W^T + bias
+  kAdd,    // y += x W^T + bias, the product rounded as y is before it is added
+  kGate,   // y = silu(gate) * up, y [rows, n / 2]: outputs of the weight come as 8 of gate and 8 of up in turns
+};
+
+// Outputs of gate, and then of up, that a weight packed for kGate has together: a panel is half the one and half the
+// other, so that every tile has both, whatever its height. Needs n to be a multiple of 16.
+inline constexpr int64_t kGateRun = kPanel / 2;
 
 struct LinearRows {
   RowType x_type = RowType::kFloat32;
@@ -25,12 +37,14 @@ struct LinearRows {
   const void* x = nullptr;  // [rows, k]
   int64_t x_stride = 0;
   const void* panels = nullptr;  // [ceil(n / 16)] panels, or [ceil(n / 16), groups] of Int8Group, Int4Group
-  const float* bias = nullptr;   // [n], or null
-  void* y = nullptr;             // [rows, n]
+  const float* bias = nullptr;   // [n], or null; for kGate gate's n / 2 and then up's
+  void* y = nullptr;             // [rows, n], [rows, n / 2] for kGate
   int64_t y_stride = 0;
   int64_t rows = 0;
   int64_t n = 0;
   int64_t k = 0;
+  LinearExit exit = LinearExit::kStore;
+  ReadAhead* read_ahead = nullptr;  // null: there is nothing to ask for but weights
   // Whether float kernels use vectors of 128 bits where they could use 256. Never changes a result.
   bool narrow = false;
 };

@@ -49,10 +49,13 @@ using ActivateSignature = void(const at::Tensor& x, int64_t activation, Numbers 
                                const MaybeTensor& gate_gamma, const MaybeTensor& gate_beta,
                                Numbers up_norm, const MaybeTensor& up_gamma,
                                const MaybeTensor& up_beta, const at::Tensor& y);
-using PackWeightSignature = at::Tensor(const at::Tensor& weight, int64_t format);
+using PackWeightSignature = at::Tensor(const at::Tensor& weight, int64_t format, bool gate_up);
 using LinearSignature = void(const at::Tensor& x, const at::Tensor& panels, int64_t format,
                              int64_t out_features, int64_t rows_per_product, const MaybeTensor& bias,
                              const at::Tensor& y);
+using LinearGateSignature = void(const at::Tensor& x, const at::Tensor& panels, int64_t format,
+                                 int64_t out_features, int64_t rows_per_product, const MaybeTensor& bias,
+                                 const at::Tensor& gate_up, const at::Tensor& y);
 using EmbedSignature = void(const at::Tensor& ids, const at::Tensor& panels, int64_t format,
                             int64_t rows, double scale, const MaybeTensor& positions,
                             const MaybeTensor& positions_table, const at::Tensor& out);

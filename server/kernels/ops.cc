@@ -34,10 +34,13 @@ TORCH_LIBRARY(normserve, m) {
   m.def(
       "activate(Tensor x, int activation, float[] gate_norm, Tensor? gate_gamma, "
       "Tensor? gate_beta, float[] up_norm, Tensor? up_gamma, Tensor? up_beta, Tensor(a!) y) -> ()");
-  m.def("pack_weight(Tensor weight, int format) -> Tensor");
+  m.def("pack_weight(Tensor weight, int format, bool gate_up) -> Tensor");
   m.def(
       "linear(Tensor x, Tensor panels, int format, int out_features, int rows_per_product, "
       "Tensor? bias, Tensor(a!) y) -> ()");
+  m.def(
+      "linear_gate(Tensor x, Tensor panels, int format, int out_features, int rows_per_product, "
+      "Tensor? bias, Tensor(a!) gate_up, Tensor(b!) y) -> ()");
   m.def(
       "embed(Tensor ids, Tensor panels, int format, int rows, float scale, Tensor? positions, "
       "Tensor? positions_table, Tensor(a!) out) -> ()");
@@ -51,7 +54,7 @@ constexpr const char* kOperators[] = {
     "normserve::norm",        "normserve::residual_norm", "normserve::linear_residual_norm",
     "normserve::qkv_norm_rotary_write",
     "normserve::paged_attention", "normserve::activate",  "normserve::pack_weight",
-    "normserve::linear",      "normserve::embed",         "normserve::gather_rows"};
+    "normserve::linear",      "normserve::linear_gate",   "normserve::embed",         "normserve::gather_rows"};
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> Find(const char* name) {
@@ -137,15 +140,25 @@ void Activate(const at::Tensor& x, Activation activation, const OptionalNorm& ga
           up.gamma, up.beta, y);
 }
 
-PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format) {
+PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format, WeightUse use) {
   static const auto op = Find<PackWeightSignature>("normserve::pack_weight");
   const Direct direct;
-  return PackedWeight{op.call(weight, static_cast<int64_t>(format)), format, weight.size(0),
-                      weight.size(1)};
+  const at::Tensor panels = op.call(weight, static_cast<int64_t>(format), use == WeightUse::kGate);
+  return PackedWeight{panels, format, use, weight.size(0), weight.size(1)};
+}
+
+void LinearGate(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& gate_up,
+                at::Tensor& y) {
+  TORCH_CHECK(weight.use == WeightUse::kGate, "weight: packed for Linear, not for LinearGate");
+  static const auto op = Find<LinearGateSignature>("normserve::linear_gate");
+  const Direct direct;
+  op.call(x, weight.panels, static_cast<int64_t>(weight.format), weight.out_features, weight.rows_per_product,
+          Maybe(bias), gate_up, y);
 }
 
 void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias,
             at::Tensor& y) {
+  TORCH_CHECK(weight.use == WeightUse::kLinear, "weight: packed for LinearGate, not for Linear");
   static const auto op = Find<LinearSignature>("normserve::linear");
   const Direct direct;
   op.call(x, weight.panels, static_cast<int64_t>(weight.format), weight.out_features,

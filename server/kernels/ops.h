@@ -110,9 +110,12 @@ void Activate(const at::Tensor& x, Activation activation, const OptionalNorm& ga
 // A linear layer's weight [N, K] in the kernels' own layout, opaque outside this folder: on CPU panels of
 // 16 outputs, [ceil(N / 16), K, 16] for float32, [ceil(N / 16), ceil(K / 2), 32] for bfloat16 and
 // [ceil(N / 16), ceil(K / 32), bytes of a group] for quantised weights; on CUDA [N, K] or [N, bytes of a row] (see weight_format.h).
+// LinearGate's lie in an order of their own.
+enum class WeightUse { kLinear, kGate };
 struct PackedWeight {
   at::Tensor panels;
   WeightFormat format = WeightFormat::kFloat32;
+  WeightUse use = WeightUse::kLinear;
   int64_t out_features = 0;  // N
   int64_t in_features = 0;   // K
   // 0: a product takes as many rows as it is given. n > 0: exactly n at a time, of which their number must be a
@@ -122,7 +125,7 @@ struct PackedWeight {
 };
 
 // Packs weight [N, K] (float32, bfloat16 or float16, any strides).
-PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format);
+PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format, WeightUse use = WeightUse::kLinear);
 
 // y = x W^T + bias. x [tokens, K] act, y [tokens, N] act or float32, bias [N] float32 or undefined.
 // On CPU: floating-point weights: each output is one float32 sum over k = 0..K-1 in order (kBFloat16Dot: of inputs
@@ -131,9 +134,15 @@ PackedWeight PackWeight(const at::Tensor& weight, WeightFormat format);
 // float32 sum in order. Either way whatever the number of rows.
 void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& y);
 
+// Linear and then Activate's kSiluGate without norms: gate_up = x W^T + bias, W [2F, K] = gate | up packed for
+// WeightUse::kGate; y = silu(gate) * up. The same bits as the two; a device may make it in one pass, and then leaves
+// gate_up, [tokens, 2F] act, as it was. y [tokens, F] act.
+void LinearGate(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& gate_up,
+                at::Tensor& y);
+
 // Linear and then ResidualNorm without a norm on its way: delta = x W^T + bias; h += delta; y = N_next(h). The
-// same bits as the two; where the next norm needs no statistic of h (BHyT's second point, DyT), a device may
-// make it in one pass, and then leaves delta, [tokens, N] act, as it was. y is not x.
+// same bits as the two; a device may add to h where the product is made (a GPU: where the next norm needs no statistic
+// of h, as BHyT's second point and DyT, and makes y, too, in that pass), and then leaves delta, [tokens, N] act, as it was. y is not x.
 void LinearResidualNorm(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias,
                         at::Tensor& delta, at::Tensor& h, const OptionalNorm& next_norm,
                         at::Tensor& row_stat, at::Tensor& y);

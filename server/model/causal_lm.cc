@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/large_pages.h"
+#include "kernels/read_ahead.h"
 #include "model/loader.h"
 
 namespace normserve::model {
@@ -23,13 +24,16 @@ at::Tensor Zeros(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device)
 }  // namespace
 
 struct CausalLm::Impl {
-  explicit Impl(LoadedModel loaded) : model(std::move(loaded)), scratch(model.scratch) {}
+  explicit Impl(LoadedModel loaded)
+      : model(std::move(loaded)), scratch(model.scratch), read_ahead(kernels::MostReadAheadBytes()) {}
 
   void Embed(const StepInput& input);
+  void PlanReadAhead(const StepInput& input, const KvCache& cache);
   at::Tensor Finish(const Probe* probe);
 
   LoadedModel model;
   Scratch scratch;
+  kernels::ReadAhead read_ahead;
 };
 
 CausalLm::CausalLm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -85,15 +89,33 @@ at::Tensor CausalLm::Impl::Finish(const Probe* probe) {
   return scratch.output;
 }
 
+void CausalLm::Impl::PlanReadAhead(const StepInput& input, const KvCache& cache) {
+  if (!input.token_ids.is_cpu()) return;
+  kernels::ReadAheadStep step;
+  step.block_tables = input.block_tables.const_data_ptr<int32_t>();
+  step.block_tables_stride = input.block_tables.stride(0);
+  step.token_sequence = input.token_sequence.const_data_ptr<int32_t>();
+  step.positions = input.positions.const_data_ptr<int32_t>();
+  step.tokens = input.token_ids.size(0);
+  step.block_size = cache.block_size;
+  step.block_bytes = cache.keys.front().nbytes() / static_cast<size_t>(cache.blocks);
+  read_ahead.Plan(step);
+}
+
 at::Tensor CausalLm::Forward(const StepInput& input, KvCache& cache, const Probe* probe) {
   Scratch& scratch = impl_->scratch;
   const std::vector<DecoderLayer>& layers = impl_->model.layers;
   scratch.Resize(input.token_ids.size(0), input.logits_rows.size(0));
   impl_->Embed(input);
+  impl_->PlanReadAhead(input, cache);
+  const kernels::ScopedReadAhead asks(&impl_->read_ahead);
   if (probe != nullptr) (*probe)("embed", scratch.tokens.residual);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const bool last = layer + 1 == layers.size();
     const LayerStep step{input, cache, impl_->model.cos_sin, scratch, probe, layer, last};
+    // Its own were asked for while the layer before it ran.
+    if (last) impl_->read_ahead.AimAtNothing();
+    else impl_->read_ahead.Aim(cache.keys[layer + 1].const_data_ptr(), cache.values[layer + 1].const_data_ptr());
     layers[layer].Run(step, last ? kernels::OptionalNorm() : layers[layer + 1].attn_in());
     const Stream& stream = last ? scratch.wanted : scratch.tokens;
     if (probe != nullptr) (*probe)(absl::StrCat("hidden.", layer), stream.residual);

@@ -58,8 +58,10 @@ class Loader {
   absl::Status LoadLayers(const norm::NormInputs& inputs);
   absl::Status LoadHead();
   void AddLayer(const norm::LayerNorms& norms, const norm::FoldableLayer& linears);
-  kernels::PackedWeight Pack(const at::Tensor& weight, Quantization quantize);
-  PackedLinear Pack(const norm::FoldableLinear& linear, Quantization quantize);
+  kernels::PackedWeight Pack(const at::Tensor& weight, Quantization quantize,
+                             kernels::WeightUse use = kernels::WeightUse::kLinear);
+  PackedLinear Pack(const norm::FoldableLinear& linear, Quantization quantize,
+                    kernels::WeightUse use = kernels::WeightUse::kLinear);
   kernels::OptionalNorm OpOf(const std::optional<norm::NormSpec>& spec) const;
   void CountNorm(const std::optional<norm::NormSpec>& spec);
   void Describe();
@@ -176,17 +178,17 @@ kernels::WeightFormat FormatOf(const at::Tensor& weight, const LoadOptions& opti
   return half ? kernels::WeightFormat::kFloat16 : kernels::WeightFormat::kFloat32;
 }
 
-kernels::PackedWeight Loader::Pack(const at::Tensor& weight, Quantization quantize) {
+kernels::PackedWeight Loader::Pack(const at::Tensor& weight, Quantization quantize, kernels::WeightUse use) {
   kernels::PackedWeight packed =
-      kernels::PackWeight(weight.to(options_.device), FormatOf(weight, options_, quantize));
+      kernels::PackWeight(weight.to(options_.device), FormatOf(weight, options_, quantize), use);
   if (options_.batch_invariant) packed.rows_per_product = kBatchInvariantRows;
   weight_bytes_ += static_cast<uint64_t>(packed.panels.nbytes());
   return packed;
 }
 
-PackedLinear Loader::Pack(const norm::FoldableLinear& linear, Quantization quantize) {
+PackedLinear Loader::Pack(const norm::FoldableLinear& linear, Quantization quantize, kernels::WeightUse use) {
   if (linear.bias.defined()) weight_bytes_ += static_cast<uint64_t>(linear.bias.nbytes());
-  return {Pack(linear.weight, quantize), OnDevice(linear.bias, options_.device)};
+  return {Pack(linear.weight, quantize, use), OnDevice(linear.bias, options_.device)};
 }
 
 absl::Status Loader::LoadEmbedding() {
@@ -229,12 +231,14 @@ void Loader::AddLayer(const norm::LayerNorms& norms, const norm::FoldableLayer& 
   attention.shape.head_dim = config_.head_dim;
   attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
   Mlp::Parts mlp;
-  mlp.gate_up = Pack(linears.gate_up, options_.quantize);
-  mlp.out = Pack(linears.mlp_out, options_.quantize);
   mlp.gate = OpOf(norms.at(NormSite::gate));
   mlp.up = OpOf(norms.at(NormSite::up));
   mlp.activation = names_.gate_up.size() == 2 ? kernels::Activation::kSiluGate
                                               : kernels::Activation::kGeluErf;
+  mlp.gate_in_one = mlp.activation == kernels::Activation::kSiluGate && !mlp.gate && !mlp.up;
+  mlp.gate_up = Pack(linears.gate_up, options_.quantize,
+                     mlp.gate_in_one ? kernels::WeightUse::kGate : kernels::WeightUse::kLinear);
+  mlp.out = Pack(linears.mlp_out, options_.quantize);
   for (const std::optional<norm::NormSpec>& spec : norms.sites) CountNorm(spec);
   model_.layers.emplace_back(
       Attention(std::move(attention)), Mlp(std::move(mlp)),

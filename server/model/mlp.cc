@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two calls of kernels.
+// One or two calls of kernels.
 #include "model/mlp.h"
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +7,9 @@
 namespace normserve::model {
 
 void Mlp::Run(const LayerStep& step, Stream& s, const at::Tensor& x) const {
+  if (parts_.gate_in_one) {
+    return kernels::LinearGate(x, parts_.gate_up.weight, parts_.gate_up.bias, s.gate_up, s.activated);
+  }
   kernels::Linear(x, parts_.gate_up.weight, parts_.gate_up.bias, s.gate_up);
   if (step.probe != nullptr) {
     const int64_t ffn = s.activated.size(1);

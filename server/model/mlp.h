@@ -15,6 +15,7 @@ class Mlp {
     PackedLinear out;
     kernels::OptionalNorm gate;
     kernels::OptionalNorm up;
+    bool gate_in_one = false;  // gate_up is packed for LinearGate: nothing stands between it and the gate
     kernels::Activation activation = kernels::Activation::kSiluGate;
   };
   explicit Mlp(Parts parts) : parts_(std::move(parts)) {}

@@ -116,11 +116,11 @@ struct Step {
 // One model with one shape: its inputs, and the seconds of a step in every round.
 class Runner {
  public:
-  Runner(model::CausalLm& model, const Shape& shape)
+  Runner(model::CausalLm& model, const Shape& shape, int64_t block_size)
       : model_(model),
-        step_(shape, kBlock, model.description().vocab_size),
+        step_(shape, block_size, model.description().vocab_size),
         input_(step_.Input(shape.sequences)),
-        cache_(model.MakeCache(static_cast<int64_t>(step_.tables.size()), kBlock)),
+        cache_(model.MakeCache(static_cast<int64_t>(step_.tables.size()), block_size)),
         logits_(at::empty({shape.sequences, model.description().vocab_size}, at::kFloat)) {
     RunOnce();
   }
@@ -137,7 +137,6 @@ class Runner {
   const std::map<std::string, std::vector<double>>& ops() const { return ops_; }
 
  private:
-  static constexpr int64_t kBlock = 16;
   void RunOnce() { model_.Logits(model_.Forward(input_, cache_), logits_); }
 
   model::CausalLm& model_;
@@ -193,6 +192,7 @@ struct Settings {
   std::string dtype = "bfloat16", kv_cache_dtype = "auto", quantize = "none", json_out, simd;
   int threads = 2, steps = 20, rounds = 1;
   int64_t context = 128;
+  int64_t block_size = 32;
 };
 
 Shape ShapeOf(const std::string& row, int64_t context) {
@@ -206,7 +206,7 @@ nlohmann::json Measure(const Settings& settings,
                        const std::string& row) {
   const Shape shape = ShapeOf(row, settings.context);
   std::vector<Runner> runs;
-  for (const auto& model : models) runs.emplace_back(*model, shape);
+  for (const auto& model : models) runs.emplace_back(*model, shape, settings.block_size);
   for (int round = 0; round < settings.rounds; ++round) {
     for (size_t i = 0; i < runs.size(); ++i) {
       runs[(i + static_cast<size_t>(round)) % runs.size()].Round(settings.steps);
@@ -251,6 +251,8 @@ int Main(int argc, char** argv) {
   app.add_option("--quantize", settings.quantize, "none, int8 or int4 (embedding and head: int8)")
       ->check(CLI::IsMember({"none", "int8", "int4"}));
   app.add_option("--threads", settings.threads, "compute threads");
+  app.add_option("--block-size", settings.block_size, "tokens per block of the cache, as the server's")
+      ->check(CLI::Range(16, 1024));
   app.add_option("--context", settings.context, "tokens already in the cache of a decoding sequence");
   app.add_option("--steps", settings.steps, "steps to average over in a round")
       ->check(CLI::PositiveNumber);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/read_ahead.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace normserve::kernels {
+namespace {
+
+// Done before the layer is: its last lines are on their way when attention begins.
+constexpr double kPace = 1.2;
+constexpr size_t kUnknownCacheBytes = size_t{8} << 20;
+
+thread_local ReadAhead* current = nullptr;
+
+}  // namespace
+
+void ReadAhead::Plan(const ReadAheadStep& step) {
+  blocks_.clear();
+  runs_.clear();
+  planned_ = total_ = 0;
+  multiplied_.store(0, std::memory_order_relaxed);
+  const size_t most = step.block_bytes == 0 ? 0 : most_bytes_ / (2 * step.block_bytes);
+  for (int64_t t = 0; t < step.tokens && blocks_.size() < most; ++t) {
+    const int32_t sequence = step.token_sequence[t];
+    // The last of a sequence's tokens sees what the others see.
+    if (t + 1 < step.tokens && step.token_sequence[t + 1] == sequence) continue;
+    const int32_t* table = step.block_tables + sequence * step.block_tables_stride;
+    const size_t count = static_cast<size_t>(step.positions[t] / step.block_size + 1);
+    blocks_.insert(blocks_.end(), table, table + std::min(count, most - blocks_.size()));
+  }
+  // In order of memory, so that neighbours make one run; sequences may share blocks.
+  std::sort(blocks_.begin(), blocks_.end());
+  blocks_.erase(std::unique(blocks_.begin(), blocks_.end()), blocks_.end());
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (i == 0 || blocks_[i] != blocks_[i - 1] + 1) {
+      runs_.push_back({planned_, static_cast<size_t>(blocks_[i]) * step.block_bytes});
+    }
+    planned_ += step.block_bytes;
+  }
+}
+
+void ReadAhead::Aim(const void* keys, const void* values) {
+  keys_ = static_cast<const char*>(keys);
+  values_ = static_cast<const char*>(values);
+  total_ = 2 * planned_;
+  next_.store(0, std::memory_order_relaxed);
+  const size_t multiplied = multiplied_.exchange(0, std::memory_order_relaxed);
+  if (multiplied > 0) layer_weights_ = multiplied;
+}
+
+void ReadAhead::AimAtNothing() { total_ = 0; }
+
+void ReadAhead::Multiply(size_t bytes) { multiplied_.fetch_add(bytes, std::memory_order_relaxed); }
+
+const char* ReadAhead::Take(size_t bytes) {
+  size_t at = next_.load(std::memory_order_relaxed);
+  const double part = layer_weights_ == 0 ? 1.0
+                      : static_cast<double>(multiplied_.load(std::memory_order_relaxed)) / static_cast<double>(layer_weights_);
+  const size_t due = std::min(total_, static_cast<size_t>(part * kPace * static_cast<double>(total_)));
+  while (at < due) {
+    const size_t first = at < planned_ ? 0 : planned_;  // of the keys, or of the values
+    const auto later = std::upper_bound(runs_.begin(), runs_.end(), at - first,
+                                        [](size_t place, const Run& run) { return place < run.at; });
+    const Run& run = *(later - 1);
+    // Not past the run's end: what comes then lies elsewhere.
+    const size_t end = first + (later == runs_.end() ? planned_ : later->at);
+    if (next_.compare_exchange_weak(at, std::min(at + bytes, end), std::memory_order_relaxed)) {
+      return (first == 0 ? keys_ : values_) + run.begin + (at - first - run.at);
+    }
+  }
+  return nullptr;
+}
+
+size_t MostReadAheadBytes() {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (bytes > 0) return static_cast<size_t>(bytes) / 4;
+#endif
+  return kUnknownCacheBytes / 4;
+}
+
+ScopedReadAhead::ScopedReadAhead(ReadAhead* ahead) : previous_(current) { current = ahead; }
+ScopedReadAhead::~ScopedReadAhead() { current = previous_; }
+ReadAhead* CurrentReadAhead() { return current; }
+
+}  // namespace normserve::kernels

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention will read, asked of memory while linear layers multiply: with many rows those leave memory idle, and
+// attention does little but wait for it. Never changes a result. CPU only.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace normserve::kernels {
+
+// A step's tokens, as PagedAttention takes them.
+struct ReadAheadStep {
+  const int32_t* block_tables = nullptr;  // [sequences, max_blocks]
+  int64_t block_tables_stride = 0;
+  const int32_t* token_sequence = nullptr;  // [tokens]
+  const int32_t* positions = nullptr;       // [tokens]
+  int64_t tokens = 0;
+  int64_t block_size = 0;
+  size_t block_bytes = 0;  // of one layer's keys, and of its values
+};
+
+// Plan and Aim between kernels, Take by any of their threads.
+class ReadAhead {
+ public:
+  // Nothing beyond the first `most_bytes` of a layer's keys and values is asked for: it would be gone from the
+  // caches before it is used.
+  explicit ReadAhead(size_t most_bytes) : most_bytes_(most_bytes) {}
+
+  // The blocks that the step's tokens see, those of the first tokens first. Takes nothing until Aim.
+  void Plan(const ReadAheadStep& step);
+  // Take goes through the planned blocks of these two. Called once per layer.
+  void Aim(const void* keys, const void* values);
+  void AimAtNothing();
+
+  // Says that so many bytes of weights are about to be multiplied. Takes keep pace with what the layer before had in
+  // all: asked for at once, the lines would only wait for each other, and weights for them.
+  void Multiply(size_t bytes);
+
+  // The begin of up to `bytes` that nobody took since Aim, or null: nothing is left for now. Fewer are left where the next ones
+  // lie elsewhere; to ask for all `bytes` is then harmless, whatever is there.
+  const char* Take(size_t bytes);
+
+ private:
+  struct Run {
+    size_t at;     // among the planned bytes of one cache
+    size_t begin;  // in the cache
+  };
+  const size_t most_bytes_;
+  std::vector<int32_t> blocks_;
+  std::vector<Run> runs_;
+  size_t planned_ = 0;  // bytes of one cache
+  size_t total_ = 0;    // of both; 0: aimed at nothing
+  const char* keys_ = nullptr;
+  const char* values_ = nullptr;
+  std::atomic<size_t> next_{0};
+  size_t layer_weights_ = 0;  // bytes, of the layer before; 0: unknown
+  std::atomic<size_t> multiplied_{0};  // bytes of weights since Aim
+};
+
+// A quarter of the last-level cache, which others use, too.
+size_t MostReadAheadBytes();
+
+// What linear kernels called from this thread ask from; without one they ask for weights alone.
+class ScopedReadAhead {
+ public:
+  explicit ScopedReadAhead(ReadAhead* ahead);
+  ~ScopedReadAhead();
+  ScopedReadAhead(const ScopedReadAhead&) = delete;
+  ScopedReadAhead& operator=(const ScopedReadAhead&) = delete;
+
+ private:
+  ReadAhead* previous_;
+};
+ReadAhead* CurrentReadAhead();
+
+}  // namespace normserve::kernels
