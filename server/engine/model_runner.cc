@@ -70,6 +70,7 @@ std::vector<RowResult> ModelRunner::Forward(const scheduler::Batch& batch,
   input.token_sequence = Int32View(batch.token_sequence);
   input.block_tables = Int32View(batch.block_tables, {batch.sequences, batch.max_blocks});
   input.logits_rows = Int32View(batch.logits_rows);
+  input.every_token = batch.logits_rows.size() == batch.token_ids.size();
   const at::Tensor hidden = model_->Forward(input, cache_);
 
   std::vector<RowResult> results(tasks.size());

@@ -73,6 +73,8 @@ void StepArrays::Upload(const scheduler::Batch& batch, const SampleTasks& tasks,
   Pad(batch, shape, layout);
   device_.narrow(0, 0, layout.end).copy_(host_.narrow(0, 0, layout.end), /*non_blocking=*/true);
   View(shape, layout);
+  // Rows beyond the batch may then be any: those of the tokens beyond it.
+  input_.every_token = batch.logits_rows.size() == batch.token_ids.size() && shape.rows == shape.tokens;
 }
 
 void StepArrays::Fill(const scheduler::Batch& batch, const SampleTasks& tasks, const StepShape& shape,

@@ -46,9 +46,10 @@ void LinearGateOp(const at::Tensor& x, const at::Tensor& panels, int64_t format,
   TORCH_CHECK(out_features == 2 * gated.width, "y: expected [", x.size(0), ", ", out_features, " / 2], got ", y.sizes());
   gated.y = y.data_ptr();
   gated.y_stride = y.stride(0);
-  if (RunLinearGate(x, panels, format, out_features, rows_per_product, bias, gated)) return;
   TORCH_CHECK(CheckActivations("gate_up", gate_up, x.size(0), out_features) == gated.type,
               "gate_up: expected the dtype of y");
+  TORCH_CHECK(x.size(0) == 0 || y.const_data_ptr() != x.const_data_ptr(), "y: must not be x");
+  if (RunLinearGate(x, panels, format, out_features, rows_per_product, bias, gated)) return;
   RunLinear(x, panels, format, out_features, rows_per_product, bias, gate_up);
   gated.x = gate_up.const_data_ptr();
   gated.x_stride = gate_up.stride(0);

@@ -56,13 +56,16 @@ struct PagedHead {
   int64_t block_size;
   size_t dim;
 
-  const T* Keys(int64_t position) const {
-    return keys + static_cast<size_t>(table[position / block_size]) * block_elements +
-           position % block_size;
+  // Positions are 32-bit numbers, and those are divided in half the time.
+  size_t Block(int64_t position) const {
+    return static_cast<size_t>(table[static_cast<uint32_t>(position) / static_cast<uint32_t>(block_size)]) * block_elements;
   }
+  size_t InBlock(int64_t position) const {
+    return static_cast<uint32_t>(position) % static_cast<uint32_t>(block_size);
+  }
+  const T* Keys(int64_t position) const { return keys + Block(position) + InBlock(position); }
   const T* Values(int64_t position) const {
-    return values + static_cast<size_t>(table[position / block_size]) * block_elements +
-           static_cast<size_t>(position % block_size / kInputs) * dim;
+    return values + Block(position) + InBlock(position) / static_cast<size_t>(kInputs) * dim;
   }
   size_t KeyRows() const { return dim / static_cast<size_t>(kInputs); }
 };

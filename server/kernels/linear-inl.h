@@ -163,7 +163,7 @@ HWY_INLINE void StoreTile(const LinearRows& a, const VF (&acc)[R][P][kVectors], 
   const DF d;
   const int64_t first = panel * kPanel;
   float* y = static_cast<float*>(a.y) + row * a.y_stride + first;
-  const auto each = [&](const auto& store) HWY_ATTR {
+  const auto each = [&](const auto& store) HWY_ATTR NORMSERVE_INLINED {
     HWY_UNROLL(12)
     for (int r = 0; r < R; ++r) {
       HWY_UNROLL(8)
@@ -174,14 +174,14 @@ HWY_INLINE void StoreTile(const LinearRows& a, const VF (&acc)[R][P][kVectors], 
     }
   };
   if (a.y_type != RowType::kFloat32 || a.bias != nullptr || first + P * kPanel > a.n) {
-    each([&](VF sum, int r, int64_t at) HWY_ATTR { StoreOutputs(a, sum, row + r, first + at); });
+    each([&](VF sum, int r, int64_t at) HWY_ATTR NORMSERVE_INLINED { StoreOutputs(a, sum, row + r, first + at); });
   } else if (a.exit == LinearExit::kAdd) {
-    each([&](VF sum, int r, int64_t at) HWY_ATTR {
+    each([&](VF sum, int r, int64_t at) HWY_ATTR NORMSERVE_INLINED {
       float* to = y + r * a.y_stride + at;
       hn::StoreU(hn::Add(hn::LoadU(d, to), sum), d, to);
     });
   } else {
-    each([&](VF sum, int r, int64_t at) HWY_ATTR { hn::StoreU(sum, d, y + r * a.y_stride + at); });
+    each([&](VF sum, int r, int64_t at) HWY_ATTR NORMSERVE_INLINED { hn::StoreU(sum, d, y + r * a.y_stride + at); });
   }
 }
 
@@ -199,7 +199,7 @@ HWY_INLINE void InterleaveFour(const uint32_t* rows, size_t row_stride, size_t c
     const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
     const auto ce_low = hn::BitCast(dw, hn::InterleaveLower(d, c, e));
     const auto ce_high = hn::BitCast(dw, hn::InterleaveUpper(d, c, e));
-    const auto store = [&](size_t at, hn::Vec<decltype(dw)> v) {
+    const auto store = [&](size_t at, hn::Vec<decltype(dw)> v) HWY_ATTR NORMSERVE_INLINED {
       if (at < count) hn::StoreU(hn::BitCast(d, v), d, reinterpret_cast<uint32_t*>(to + at * height * 4));
     };
     store(word, hn::InterleaveLower(dw, ab_low, ce_low));
@@ -243,6 +243,7 @@ void InterleaveTile(size_t height, size_t words, const Make& make, float* packed
 //   PanelWeights(k)              of how many
 //   MaxPanels(rows)              panels per call for tiles of so many rows: 3 or 1, or a power of two up to 8
 //   kAhead                       how many weights ahead of its use one is asked for
+//   kAsks                        whether its tiles ask for what `asked` points at
 //   Tile<R, P>(args, x, w, asked, row, panel)
 //                                y for R rows from `row` and P panels from `panel`, whose packed inputs
 //                                are at x and whose weights are at w
@@ -267,9 +268,10 @@ void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles,
                 int64_t end) {
   const int64_t panel_weights = Kernel::PanelWeights(a.k);
   const auto* w = static_cast<const typename Kernel::Weight*>(a.panels) + panel * panel_weights;
-  const bool in_turns = tiles.count >= P && P <= 4;
+  const bool in_turns = Kernel::kAsks && tiles.count >= P && P <= 4;
   const size_t panel_bytes = static_cast<size_t>(panel_weights) * sizeof(typename Kernel::Weight);
-  if (a.read_ahead != nullptr) a.read_ahead->Multiply(P * panel_bytes);
+  ReadAhead* later = Kernel::kAsks ? a.read_ahead : nullptr;
+  if (later != nullptr) later->Multiply(P * panel_bytes);
   for (int64_t t = 0; t < tiles.count; ++t) {
     const int64_t row = tiles.first_row(t, a.rows);
     const int64_t height = tiles.first_row(t + 1, a.rows) - row;
@@ -281,10 +283,10 @@ void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles,
     if (in_turns && !own) {
       const bool next_panel = t < P && panel + P + t < end;
       if (next_panel) asked[0] = w + (P + t) * panel_weights;
-      for (int64_t p = next_panel ? 1 : 0; p < P && a.read_ahead != nullptr; ++p) {
-        const char* later = a.read_ahead->Take(panel_bytes);
-        if (later == nullptr) break;
-        asked[p] = reinterpret_cast<const typename Kernel::Weight*>(later);
+      for (int64_t p = next_panel ? 1 : 0; p < P && later != nullptr; ++p) {
+        const char* lines = later->Take(panel_bytes);
+        if (lines == nullptr) break;
+        asked[p] = reinterpret_cast<const typename Kernel::Weight*>(lines);
       }
     }
     TileOfHeight<Kernel, P>(a, packed + PackedInputFloats(a.format, row, a.k), w, asked, row, height, panel);

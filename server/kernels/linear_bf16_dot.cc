@@ -33,6 +33,7 @@ struct BFloat16DotKernel {
   static constexpr int64_t PanelWeights(int64_t k) { return LinesOf<Weight>(k) * kPanel; }
   static constexpr int MaxPanels(int rows) { return PanelsInRegisters(rows); }
   static constexpr size_t kAhead = kFloatAheadBytes / sizeof(Weight);
+  static constexpr bool kAsks = true;
 
   // Inputs lie as [pairs, R] words of two. An output's sum is one chain over the pairs in order; the instruction
   // takes subnormal numbers and sums as 0.

@@ -166,7 +166,7 @@ void EmbedCpu(const at::Tensor& ids, const at::Tensor& panels, int64_t format, i
       case WeightFormat::kBFloat16Dot: return run(panels.const_data_ptr<at::BFloat16>());
       case WeightFormat::kInt8: return run(static_cast<const Int8Group*>(panels.const_data_ptr()));
       case WeightFormat::kInt4: return run(static_cast<const Int4Group*>(panels.const_data_ptr()));
-      case WeightFormat::kFloat8: return;  // refused by CheckFormat
+      case WeightFormat::kFloat8: return;  // refused by CheckCpuFormat
     }
   });
 }
@@ -211,6 +211,8 @@ int64_t BytesOf(RowType type) { return type == RowType::kFloat32 ? 4 : 2; }
 
 // All rows, in passes.
 void RunPasses(LinearRows rows, int64_t total) {
+  const char* x = static_cast<const char*>(rows.x);
+  char* y = static_cast<char*>(rows.y);
   const int64_t pass = RowsPerPass(rows.format, total, rows.k);
   const size_t scratch = static_cast<size_t>(PackedInputFloats(rows.format, std::min(total, pass), rows.k));
   std::unique_ptr<float[]> own;
@@ -223,9 +225,9 @@ void RunPasses(LinearRows rows, int64_t total) {
   }
   for (int64_t first = 0; first < total; first += pass) {
     rows.rows = std::min(pass, total - first);
+    rows.x = x + first * rows.x_stride * BytesOf(rows.x_type);
+    rows.y = y + first * rows.y_stride * BytesOf(rows.y_type);
     LinearPass(rows, packed);
-    rows.x = static_cast<const char*>(rows.x) + rows.rows * rows.x_stride * BytesOf(rows.x_type);
-    rows.y = static_cast<char*>(rows.y) + rows.rows * rows.y_stride * BytesOf(rows.y_type);
   }
 }
 

@@ -62,6 +62,7 @@ struct FloatKernel {
 
   static constexpr int MaxPanels(int rows) { return PanelsInRegisters(rows); }
   static constexpr size_t kAhead = kFloatAheadBytes / sizeof(W);
+  static constexpr bool kAsks = true;
 
   template <int R, int P>
   static void Tile(const LinearRows& a, const float* HWY_RESTRICT x, const W* HWY_RESTRICT w,

@@ -34,6 +34,7 @@ struct NarrowKernel {
   static constexpr int kWidth = 4;
   static constexpr int kPanelVectors = static_cast<int>(kPanel) / kWidth;
   static constexpr size_t kAhead = 4096 / sizeof(W);
+  static constexpr bool kAsks = false;  // for its own weights alone
 
   static constexpr size_t kInputs = Line<W>::kInputs;
   static constexpr int64_t PanelWeights(int64_t k) { return LinesOf<W>(k) * kPanel; }

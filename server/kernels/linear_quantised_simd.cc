@@ -115,6 +115,7 @@ struct QuantisedKernel {
   using Weight = Group;
   static constexpr int64_t PanelWeights(int64_t k) { return GroupsOf(k); }
   static constexpr size_t kAhead = 4096 / sizeof(Group);
+  static constexpr bool kAsks = true;
 
   // Every sum is an integer one, in a register, and a float32 one, in memory between groups.
   static constexpr int MaxPanels(int rows) {

@@ -63,6 +63,7 @@ struct VnniKernel {
   static constexpr bool kSigned = std::is_same_v<Group, Int8Group>;
   static constexpr int64_t PanelWeights(int64_t k) { return GroupsOf(k); }
   static constexpr size_t kAhead = 4096 / sizeof(Group);
+  static constexpr bool kAsks = true;
 
   // Every sum is an integer one, in a register, and a float32 one, in memory between groups.
   static constexpr int MaxPanels(int rows) {

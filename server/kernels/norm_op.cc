@@ -76,7 +76,8 @@ void LinearResidualNormOf(const at::Tensor& x, const at::Tensor& panels, int64_t
   TORCH_CHECK(x.dim() == 2 && x.size(0) == h.size(0) && out_features == residual.width, "x: expected [",
               h.size(0), ", K] and a weight of ", residual.width, " outputs, got ", x.sizes(), " and ",
               out_features);
-  // In one pass, blocks that are done write y while others still read x.
+  // Outputs that are done are written while others still read x.
+  TORCH_CHECK(x.size(0) == 0 || residual.h != x.const_data_ptr(), "h: must not be x");
   TORCH_CHECK(residual.y == nullptr || residual.y != x.const_data_ptr(), "y: must not be x");
   if (RunLinearResidual(x, panels, format, out_features, rows_per_product, bias, residual)) return;
   RunLinear(x, panels, format, out_features, rows_per_product, bias, delta);

@@ -136,13 +136,13 @@ void Linear(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& b
 
 // Linear and then Activate's kSiluGate without norms: gate_up = x W^T + bias, W [2F, K] = gate | up packed for
 // WeightUse::kGate; y = silu(gate) * up. The same bits as the two; a device may make it in one pass, and then leaves
-// gate_up, [tokens, 2F] act, as it was. y [tokens, F] act.
+// gate_up, [tokens, 2F] act, as it was. y [tokens, F] act is not x.
 void LinearGate(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias, at::Tensor& gate_up,
                 at::Tensor& y);
 
 // Linear and then ResidualNorm without a norm on its way: delta = x W^T + bias; h += delta; y = N_next(h). The
 // same bits as the two; a device may add to h where the product is made (a GPU: where the next norm needs no statistic
-// of h, as BHyT's second point and DyT, and makes y, too, in that pass), and then leaves delta, [tokens, N] act, as it was. y is not x.
+// of h, as BHyT's second point and DyT, and makes y, too, in that pass), and then leaves delta, [tokens, N] act, as it was. Neither h nor y is x.
 void LinearResidualNorm(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& bias,
                         at::Tensor& delta, at::Tensor& h, const OptionalNorm& next_norm,
                         at::Tensor& row_stat, at::Tensor& y);

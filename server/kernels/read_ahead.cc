@@ -16,28 +16,37 @@ thread_local ReadAhead* current = nullptr;
 
 }  // namespace
 
+// Not if it is there already, since sequences may share some, nor if it is none of the cache's.
+void ReadAhead::AddBlock(int32_t block) {
+  const size_t index = static_cast<size_t>(block);
+  if (index >= added_.size() || added_[index]) return;
+  added_[index] = true;
+  blocks_.push_back(block);
+}
+
 void ReadAhead::Plan(const ReadAheadStep& step) {
   blocks_.clear();
   runs_.clear();
   planned_ = total_ = 0;
   multiplied_.store(0, std::memory_order_relaxed);
+  added_.resize(static_cast<size_t>(step.blocks));
   const size_t most = step.block_bytes == 0 ? 0 : most_bytes_ / (2 * step.block_bytes);
   for (int64_t t = 0; t < step.tokens && blocks_.size() < most; ++t) {
-    const int32_t sequence = step.token_sequence[t];
+    const int32_t sequence = step.token_sequence[t], position = step.positions[t];
+    if (sequence < 0 || sequence >= step.sequences || position < 0) continue;
     // The last of a sequence's tokens sees what the others see.
     if (t + 1 < step.tokens && step.token_sequence[t + 1] == sequence) continue;
     const int32_t* table = step.block_tables + sequence * step.block_tables_stride;
-    const size_t count = static_cast<size_t>(step.positions[t] / step.block_size + 1);
-    blocks_.insert(blocks_.end(), table, table + std::min(count, most - blocks_.size()));
+    const int64_t count = std::min(position / step.block_size + 1, step.max_blocks);
+    for (int64_t b = 0; b < count && blocks_.size() < most; ++b) AddBlock(table[b]);
   }
-  // In order of memory, so that neighbours make one run; sequences may share blocks.
-  std::sort(blocks_.begin(), blocks_.end());
-  blocks_.erase(std::unique(blocks_.begin(), blocks_.end()), blocks_.end());
+  std::sort(blocks_.begin(), blocks_.end());  // neighbours make one run
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (i == 0 || blocks_[i] != blocks_[i - 1] + 1) {
       runs_.push_back({planned_, static_cast<size_t>(blocks_[i]) * step.block_bytes});
     }
     planned_ += step.block_bytes;
+    added_[static_cast<size_t>(blocks_[i])] = false;
   }
 }
 

@@ -10,13 +10,16 @@
 
 namespace normserve::kernels {
 
-// A step's tokens, as PagedAttention takes them.
+// A step's tokens, as PagedAttention takes them; what it would refuse is left out here.
 struct ReadAheadStep {
   const int32_t* block_tables = nullptr;  // [sequences, max_blocks]
   int64_t block_tables_stride = 0;
+  int64_t sequences = 0;
+  int64_t max_blocks = 0;
   const int32_t* token_sequence = nullptr;  // [tokens]
   const int32_t* positions = nullptr;       // [tokens]
   int64_t tokens = 0;
+  int64_t blocks = 0;  // of the cache
   int64_t block_size = 0;
   size_t block_bytes = 0;  // of one layer's keys, and of its values
 };
@@ -28,7 +31,7 @@ class ReadAhead {
   // caches before it is used.
   explicit ReadAhead(size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // The blocks that the step's tokens see, those of the first tokens first. Takes nothing until Aim.
+  // The blocks that the step's tokens see, those of the first tokens first. Nothing can be taken until Aim.
   void Plan(const ReadAheadStep& step);
   // Take goes through the planned blocks of these two. Called once per layer.
   void Aim(const void* keys, const void* values);
@@ -47,8 +50,11 @@ class ReadAhead {
     size_t at;     // among the planned bytes of one cache
     size_t begin;  // in the cache
   };
+  void AddBlock(int32_t block);
+
   const size_t most_bytes_;
   std::vector<int32_t> blocks_;
+  std::vector<bool> added_;  // by block; all false between plans
   std::vector<Run> runs_;
   size_t planned_ = 0;  // bytes of one cache
   size_t total_ = 0;    // of both; 0: aimed at nothing

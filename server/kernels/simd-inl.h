@@ -21,6 +21,11 @@ namespace normserve::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// For lambdas in code that is compiled under several sets of instructions of one name (linear_bf16_dot.cc): as a function
+// of its own, one's would stand for all.
+#undef NORMSERVE_INLINED
+#define NORMSERVE_INLINED __attribute__((always_inline))
+
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 inline constexpr size_t kLanes = hn::MaxLanes(DF());

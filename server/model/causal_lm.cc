@@ -29,7 +29,8 @@ struct CausalLm::Impl {
 
   void Embed(const StepInput& input);
   void PlanReadAhead(const StepInput& input, const KvCache& cache);
-  at::Tensor Finish(const Probe* probe);
+  at::Tensor Finish(const StepInput& input, const Probe* probe);
+  Stream& Wanted(const StepInput& input) { return input.every_token ? scratch.tokens : scratch.wanted; }
 
   LoadedModel model;
   Scratch scratch;
@@ -82,9 +83,10 @@ void CausalLm::Impl::Embed(const StepInput& input) {
   if (first) kernels::NormOp(s.residual, *first, s.row_stat, s.normed);
 }
 
-at::Tensor CausalLm::Impl::Finish(const Probe* probe) {
-  if (!model.final) return scratch.wanted.residual;
-  kernels::NormOp(scratch.wanted.residual, *model.final, scratch.wanted.row_stat, scratch.output);
+at::Tensor CausalLm::Impl::Finish(const StepInput& input, const Probe* probe) {
+  Stream& s = Wanted(input);
+  if (!model.final) return s.residual;
+  kernels::NormOp(s.residual, *model.final, s.row_stat, scratch.output);
   if (probe != nullptr) (*probe)("norm", scratch.output);
   return scratch.output;
 }
@@ -94,9 +96,12 @@ void CausalLm::Impl::PlanReadAhead(const StepInput& input, const KvCache& cache)
   kernels::ReadAheadStep step;
   step.block_tables = input.block_tables.const_data_ptr<int32_t>();
   step.block_tables_stride = input.block_tables.stride(0);
+  step.sequences = input.block_tables.size(0);
+  step.max_blocks = input.block_tables.size(1);
   step.token_sequence = input.token_sequence.const_data_ptr<int32_t>();
   step.positions = input.positions.const_data_ptr<int32_t>();
   step.tokens = input.token_ids.size(0);
+  step.blocks = cache.blocks;
   step.block_size = cache.block_size;
   step.block_bytes = cache.keys.front().nbytes() / static_cast<size_t>(cache.blocks);
   read_ahead.Plan(step);
@@ -117,10 +122,10 @@ at::Tensor CausalLm::Forward(const StepInput& input, KvCache& cache, const Probe
     if (last) impl_->read_ahead.AimAtNothing();
     else impl_->read_ahead.Aim(cache.keys[layer + 1].const_data_ptr(), cache.values[layer + 1].const_data_ptr());
     layers[layer].Run(step, last ? kernels::OptionalNorm() : layers[layer + 1].attn_in());
-    const Stream& stream = last ? scratch.wanted : scratch.tokens;
+    const Stream& stream = last ? impl_->Wanted(input) : scratch.tokens;
     if (probe != nullptr) (*probe)(absl::StrCat("hidden.", layer), stream.residual);
   }
-  return impl_->Finish(probe);
+  return impl_->Finish(input, probe);
 }
 
 void CausalLm::Logits(const at::Tensor& hidden, at::Tensor& logits) {

@@ -77,6 +77,7 @@ struct StepInput {
   at::Tensor token_sequence;  // [tokens], row of block_tables
   at::Tensor block_tables;    // [sequences, max_blocks]
   at::Tensor logits_rows;     // [rows <= tokens], indices into tokens: where logits are wanted
+  bool every_token = false;   // logits_rows are all tokens, in order
   at::Tensor tiles{};         // of attention, see kernels::PagedAttention; undefined: none are wanted
   at::Tensor tile_work{};     // with tiles
 };

@@ -57,7 +57,7 @@ void DecoderLayer::Run(const LayerStep& step, const kernels::OptionalNorm& next)
   if (norms_.attn_in) step.See("attn_in", all.normed);
   attention_.Run(step, norms_.attn_in ? all.normed : all.residual);
   const bool carries = norms_.mlp_in && norms_.mlp_in->numbers.stat == kernels::NormStat::kCarried;
-  Stream& s = step.last ? GatherWanted(step, carries) : all;
+  Stream& s = step.last && !step.input.every_token ? GatherWanted(step, carries) : all;
   Exit{"attn_out", "attn", attention_.out(), norms_.attn_out, norms_.mlp_in}.Run(step, s, s.attended);
   if (norms_.mlp_in) step.See("mlp_in", s.normed);
   mlp_.Run(step, s, norms_.mlp_in ? s.normed : s.residual);

@@ -21,7 +21,7 @@ class DecoderLayer {
 
   // Expects scratch.tokens.normed = attn_in(residual) where there is such a norm, made by whoever wrote the
   // residual; leaves the residual updated and normed = next(residual) if `next` is there. The last layer leaves
-  // them in scratch.wanted.
+  // it in scratch.wanted, unless every token is wanted.
   void Run(const LayerStep& step, const kernels::OptionalNorm& next) const;
 
  private:

@@ -39,6 +39,7 @@ void Scratch::Reserve(int64_t tokens, int64_t rows) {
 
 void Scratch::Resize(int64_t token_count, int64_t row_count) {
   if (token_count == token_count_ && row_count == row_count_) return;
+  token_count_ = row_count_ = -1;  // should memory end before all views are set
   Grow(act_, token_count * TokenWidth(), shape_.dtype);
   Grow(stat_, token_count, at::kFloat);
   int64_t offset = 0;

@@ -18,7 +18,7 @@ struct Batch {
   std::vector<int32_t> block_tables;    // [sequences * max_blocks], padded with 0
   int32_t sequences = 0;
   int32_t max_blocks = 0;
-  std::vector<int32_t> logits_rows;         // [rows], indices into tokens, ascending
+  std::vector<int32_t> logits_rows;         // [rows], indices into tokens, each once, ascending
   std::vector<SequenceId> logits_sequence;  // [rows], whose row it is
 
   bool empty() const { return token_ids.empty(); }

@@ -128,6 +128,7 @@ TEST_P(RecordedStepsTest, GiveTheBitsOfStepsRunKernelByKernel) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, RecordedStepsTest,
                          ::testing::Values(std::make_pair("bhyt_rms_gqa", at::kFloat),
                                            std::make_pair("bhyt_rms_gqa", at::kBFloat16),
+                                           std::make_pair("bhyt_kappa_grow", at::kFloat),
                                            std::make_pair("sg_simplegpt_rms_gqa_llama3", at::kFloat)));
 
 // Every step, prefills too, is padded to a multiple of 64 rows; the emulated products sum in one order anyway.

@@ -31,9 +31,8 @@ std::vector<std::pair<at::ScalarType, WeightFormat>> Formats() {
 }
 
 void Check(int64_t rows, int64_t width, bool with_bias, at::ScalarType type, WeightFormat format,
-           const std::string& what) {
-  constexpr int64_t kInputs = 77;
-  const at::Tensor w = at::randn({2 * width, kInputs}) * 0.3, x = at::randn({rows, kInputs}).to(type);
+           const std::string& what, int64_t inputs = 77) {
+  const at::Tensor w = at::randn({2 * width, inputs}) * 0.3, x = at::randn({rows, inputs}).to(type);
   const at::Tensor bias = with_bias ? at::randn({2 * width}) : at::Tensor();
   at::Tensor gate_up = at::empty({rows, 2 * width}, type), scratch = at::empty({rows, 2 * width}, type);
   at::Tensor want = at::empty({rows, width}, type);
@@ -65,7 +64,9 @@ TEST(LinearGate, OnAnyNumberOfThreads) {
     ThreadPool pool(threads);
     const ScopedPool scope(&pool);
     for (const auto& [type, format] : Formats()) {
-      for (const int64_t rows : {1, 7, 200}) Check(rows, 136, rows == 7, type, format, std::to_string(threads) + " threads");
+      const std::string what = std::to_string(threads) + " threads";
+      for (const int64_t rows : {1, 7, 200}) Check(rows, 136, rows == 7, type, format, what);
+      Check(130, 24, false, type, format, what, 2048);  // in several passes over the weights
     }
   }
 }
@@ -80,7 +81,7 @@ TEST(LinearGate, AsksAheadAndStaysTheSame) {
     const SimdTargetScope scope(target);
     for (const auto& [type, format] : Formats()) {
       ReadAhead ahead(size_t{1} << 20);
-      ahead.Plan({table.data(), 3, sequence.data(), positions.data(), 1, 16, 4096});
+      ahead.Plan({table.data(), 3, 1, 3, sequence.data(), positions.data(), 1, 64, 16, 4096});
       ahead.Aim(cache.const_data_ptr(), cache.const_data_ptr<float>() + 32 * 1024);
       const ScopedReadAhead asks(&ahead);
       Check(96, 128, false, type, format, target);
@@ -98,6 +99,10 @@ TEST(LinearGate, RefusesWhatDoesNotFit) {
   EXPECT_THROW(LinearGate(x, plain, {}, gate_up, y), c10::Error) << "packed for Linear";
   EXPECT_THROW(Linear(x, gate, {}, gate_up), c10::Error) << "packed for LinearGate";
   EXPECT_THROW(LinearGate(x, gate, {}, gate_up, narrow), c10::Error);
+  EXPECT_THROW(LinearGate(x, gate, {}, y, y), c10::Error) << "gate_up is too narrow";
+  at::Tensor square = at::randn({2, 8}), room = at::empty({2, 16});
+  const PackedWeight small = PackWeight(at::randn({16, 8}), WeightFormat::kFloat32, WeightUse::kGate);
+  EXPECT_THROW(LinearGate(square, small, {}, room, square), c10::Error) << "y is x";
   LinearGate(x, gate, {}, gate_up, y);
 }
 

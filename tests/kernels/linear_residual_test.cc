@@ -11,9 +11,12 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "kernels/ops.h"
+#include "kernels/simd_target_scope.h"
+#include "kernels/thread_pool.h"
 
 namespace normserve::kernels {
 namespace {
@@ -35,9 +38,10 @@ std::vector<OptionalNorm> NextNorms() {
   return {std::nullopt, second, dyt, rms};
 }
 
-void Check(int64_t rows, at::ScalarType type, WeightFormat format, const OptionalNorm& next) {
-  const PackedWeight weight = PackWeight(at::randn({kWidth, kInputs}), format);
-  const at::Tensor bias = at::randn({kWidth}), x = at::randn({rows, kInputs}).to(type);
+void Check(int64_t rows, at::ScalarType type, WeightFormat format, const OptionalNorm& next, bool with_bias,
+           int64_t inputs = kInputs) {
+  const PackedWeight weight = PackWeight(at::randn({kWidth, inputs}), format);
+  const at::Tensor bias = with_bias ? at::randn({kWidth}) : at::Tensor(), x = at::randn({rows, inputs}).to(type);
   const at::Tensor before = at::randn({rows, kWidth}).to(type), carried = at::rand({rows}) + 0.5;
   at::Tensor h1 = before.clone(), h2 = before.clone(), stat1 = carried.clone(), stat2 = carried.clone();
   at::Tensor delta1 = at::empty_like(h1), delta2 = at::empty_like(h1);
@@ -52,12 +56,32 @@ void Check(int64_t rows, at::ScalarType type, WeightFormat format, const Optiona
 }
 
 TEST(LinearResidualNorm, IsItsTwoParts) {
-  for (const int64_t rows : {1, 5, 20}) {
-    for (const OptionalNorm& next : NextNorms()) {
-      Check(rows, at::kFloat, WeightFormat::kFloat32, next);
-      Check(rows, at::kFloat, WeightFormat::kInt8, next);
-      Check(rows, at::kBFloat16, WeightFormat::kBFloat16, next);
+  for (const std::string& target : SimdTargets()) {
+    const SimdTargetScope scope(target);
+    SCOPED_TRACE(target);
+    for (const int64_t rows : {1, 5, 20}) {
+      for (const OptionalNorm& next : NextNorms()) {
+        for (const bool bias : {false, true}) {
+          Check(rows, at::kFloat, WeightFormat::kFloat32, next, bias);
+          Check(rows, at::kFloat, WeightFormat::kBFloat16, next, bias);
+          Check(rows, at::kFloat, WeightFormat::kBFloat16Dot, next, bias);
+          Check(rows, at::kFloat, WeightFormat::kFloat16, next, bias);
+          Check(rows, at::kFloat, WeightFormat::kInt8, next, bias);
+          if (!AnotherDevice()) Check(rows, at::kFloat, WeightFormat::kInt4, next, bias);
+          Check(rows, at::kBFloat16, WeightFormat::kBFloat16, next, bias);
+        }
+      }
     }
+  }
+}
+
+// More rows than one pass over the weights takes, on several threads.
+TEST(LinearResidualNorm, InPassesToo) {
+  ThreadPool pool(3);
+  const ScopedPool scope(&pool);
+  for (const WeightFormat format : {WeightFormat::kFloat32, WeightFormat::kBFloat16Dot, WeightFormat::kInt8}) {
+    Check(130, at::kFloat, format, NextNorms()[3], false, 2048);
+    Check(130, at::kBFloat16, format, NextNorms()[1], true, 2048);
   }
 }
 
@@ -73,6 +97,7 @@ TEST(LinearResidualNorm, RefusesWhatDoesNotFit) {
   const PackedWeight own = PackWeight(at::randn({kWidth, kWidth}), WeightFormat::kFloat32);
   stat = at::full({2}, 1.0f);
   EXPECT_THROW(LinearResidualNorm(square, own, {}, delta, h, second, stat, square), c10::Error) << "y is x";
+  EXPECT_THROW(LinearResidualNorm(square, own, {}, delta, square, second, stat, y), c10::Error) << "h is x";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <thread>
 #include <vector>
 
 namespace normserve::kernels {
@@ -18,7 +19,17 @@ struct Batch {
   int64_t width = 0;
 
   ReadAheadStep Step() const {
-    return {tables.data(), width, sequence.data(), positions.data(), static_cast<int64_t>(sequence.size()), kBlock, kBytes};
+    ReadAheadStep step;
+    step.block_tables = tables.data();
+    step.block_tables_stride = step.max_blocks = width;
+    step.sequences = static_cast<int64_t>(tables.size()) / width;
+    step.token_sequence = sequence.data();
+    step.positions = positions.data();
+    step.tokens = static_cast<int64_t>(sequence.size());
+    step.blocks = 10000;
+    step.block_size = kBlock;
+    step.block_bytes = kBytes;
+    return step;
   }
 };
 
@@ -86,7 +97,7 @@ TEST(ReadAhead, KeepsPaceWithTheWeights) {
   const Batch batch = Mixed();
   ReadAhead ahead(size_t{1} << 20);
   for (int step = 0; step < 2; ++step) {
-    ahead.Multiply(5);  // the head's, which is no layer
+    ahead.Multiply(5);  // of the last layer, which takes nothing
     ahead.Plan(batch.Step());
     ahead.Aim(memory.data(), memory.data() + 10 * kBytes);
     if (step == 0) {
@@ -103,6 +114,47 @@ TEST(ReadAhead, KeepsPaceWithTheWeights) {
     ahead.Multiply(650);
     EXPECT_EQ(early + Taken(ahead, memory.data(), kBytes).size(), 14u) << "before the layer's end";
   }
+}
+
+TEST(ReadAhead, SharedBlocksLeaveRoomForOthers) {
+  const std::vector<char> memory(40 * kBytes);
+  const Batch batch = {{1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2, 6}, {0, 1, 2, 3}, {40, 40, 40, 40}, 3};
+  ReadAhead ahead(2 * 5 * kBytes);
+  ahead.Plan(batch.Step());
+  ahead.Aim(memory.data(), memory.data() + 20 * kBytes);
+  std::map<int64_t, int> want;
+  for (const int64_t block : {1, 2, 3, 4, 5}) want[block] = want[20 + block] = 1;
+  EXPECT_EQ(Taken(ahead, memory.data(), kBytes), want);
+}
+
+// Who is wrong about them is told by attention.
+TEST(ReadAhead, LeavesOutTokensThatHaveNoBlocks) {
+  const std::vector<char> memory(20 * kBytes);
+  const Batch batch = {{1, 2, 3, 4, -1, 10000}, {-1, 3, 0, 1, 2}, {5, 5, -7, 1000, 20}, 2};
+  ReadAhead ahead(size_t{1} << 20);
+  ahead.Plan(batch.Step());
+  ahead.Aim(memory.data(), memory.data() + 10 * kBytes);
+  EXPECT_EQ(Taken(ahead, memory.data(), kBytes), (std::map<int64_t, int>{{3, 1}, {4, 1}, {13, 1}, {14, 1}}));
+}
+
+TEST(ReadAhead, ThreadsTakeEveryBlockOnce) {
+  constexpr int32_t kBlocks = 5000;
+  Batch batch{{}, {0}, {kBlocks * kBlock - 1}, kBlocks};
+  for (int32_t b = 0; b < kBlocks; ++b) batch.tables.push_back(b + b / 7);  // with gaps
+  const std::vector<char> memory(12000 * kBytes);
+  ReadAhead ahead(size_t{1} << 30);
+  ahead.Plan(batch.Step());
+  ahead.Aim(memory.data(), memory.data() + 6000 * kBytes);
+  std::vector<std::map<int64_t, int>> taken(4);
+  std::vector<std::thread> threads;
+  for (auto& mine : taken) threads.emplace_back([&] { mine = Taken(ahead, memory.data(), kBytes); });
+  for (std::thread& thread : threads) thread.join();
+  std::map<int64_t, int> all;
+  for (const auto& mine : taken) {
+    for (const auto& [block, count] : mine) all[block] += count;
+  }
+  ASSERT_EQ(all.size(), 2u * kBlocks);
+  for (const auto& [block, count] : all) ASSERT_EQ(count, 1) << block;
 }
 
 TEST(ReadAhead, IsCurrentInItsScopeAlone) {

@@ -109,6 +109,14 @@ at::Tensor SequenceRunner::Feed(const std::vector<std::vector<int32_t>>& tokens,
   return FeedFor(tokens, rows, seen);
 }
 
+// Whether `rows` are 0, 1, 2 and so on for so many tokens.
+bool IsEvery(const std::vector<int32_t>& rows, size_t tokens) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] != static_cast<int32_t>(i)) return false;
+  }
+  return rows.size() == tokens;
+}
+
 at::Tensor SequenceRunner::FeedFor(const std::vector<std::vector<int32_t>>& tokens,
                                    const std::vector<int32_t>& logits_rows, Seen* seen) {
   std::vector<int32_t> ids, positions, slots, owners;
@@ -124,8 +132,8 @@ at::Tensor SequenceRunner::FeedFor(const std::vector<std::vector<int32_t>>& toke
       owners.push_back(static_cast<int32_t>(s));
     }
   }
-  const StepInput input{Int32(ids),    Int32(positions), Int32(slots),
-                        Int32(owners), block_tables_,    Int32(logits_rows)};
+  StepInput input{Int32(ids), Int32(positions), Int32(slots), Int32(owners), block_tables_, Int32(logits_rows)};
+  input.every_token = IsEvery(logits_rows, ids.size());
   const Probe probe = [&](std::string_view name, const at::Tensor& value) {
     (*seen)[std::string(name)] = value.to(at::kFloat, false, /*copy=*/true);
   };

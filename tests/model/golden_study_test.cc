@@ -2,11 +2,14 @@
 // The golden arrays that exist for one case only: T in c_attn, calibration, left padding, a second
 // checkpoint in one folder, and the trained demo models.
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+#include "kernels/read_ahead.h"
 #include "model/golden_case.h"
 #include "nlohmann/json.hpp"
 
@@ -133,6 +136,45 @@ TEST(LogitsRows, AnySubsetAndNone) {
     EXPECT_EQ(none.FeedFor({first}, {}).size(0), 0);
     EXPECT_TRUE(none.Feed({{golden.prompt[9]}})[0].equal(whole[9]));
   }
+}
+
+at::Tensor Ints(const std::vector<int32_t>& values) { return at::tensor(at::ArrayRef<int32_t>(values), at::kInt); }
+
+// While a layer multiplies, the next one's keys and values can be asked for, of the blocks in use: nothing of its own
+// and, in the last layer, nothing at all.
+TEST(ReadAhead, IsAimedAtTheNextLayer) {
+  const auto lm = Load("golden/bhyt_rms_gqa");
+  ASSERT_NE(lm, nullptr);
+  const int64_t layers = lm->description().layer_count;
+  ASSERT_GE(layers, 3);
+  KvCache cache = lm->MakeCache(4, 16);
+  StepInput input;
+  input.token_ids = Ints({3, 1});
+  input.positions = Ints({17, 18});
+  input.slots = Ints({3 * 16 + 1, 3 * 16 + 2});
+  input.token_sequence = Ints({0, 0});
+  input.block_tables = Ints({2, 3}).view({1, 2});
+  input.logits_rows = Ints({1});
+  int64_t seen = 0;
+  const Probe probe = [&](std::string_view name, const at::Tensor&) {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      if (name != absl::StrCat("layers.", layer, ".mlp")) continue;  // all its weights are multiplied
+      ++seen;
+      kernels::ReadAhead* ahead = kernels::CurrentReadAhead();
+      ASSERT_NE(ahead, nullptr);
+      for (const std::vector<at::Tensor>* caches : {&cache.keys, &cache.values}) {
+        const char* taken = ahead->Take(size_t{1} << 30);
+        if (layer + 1 == layers) {
+          EXPECT_EQ(taken, nullptr);
+        } else {
+          EXPECT_EQ(taken, caches->at(static_cast<size_t>(layer + 1))[2].const_data_ptr()) << name;
+        }
+      }
+    }
+  };
+  lm->Forward(input, cache, &probe);
+  EXPECT_EQ(seen, layers);
+  EXPECT_EQ(kernels::CurrentReadAhead(), nullptr);
 }
 
 class DemoTest : public testing::TestWithParam<std::string> {};

@@ -252,7 +252,10 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"none", "int8", "int4"}));
   app.add_option("--threads", settings.threads, "compute threads");
   app.add_option("--block-size", settings.block_size, "tokens per block of the cache, as the server's")
-      ->check(CLI::Range(16, 1024));
+      ->check([](const std::string& text) {
+        const std::string range = CLI::Range(16, 1024)(text);
+        return range.empty() && std::stoi(text) % 16 != 0 ? text + ": allowed: multiples of 16" : range;
+      });
   app.add_option("--context", settings.context, "tokens already in the cache of a decoding sequence");
   app.add_option("--steps", settings.steps, "steps to average over in a round")
       ->check(CLI::PositiveNumber);
