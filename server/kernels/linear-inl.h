@@ -214,14 +214,16 @@ HWY_INLINE void InterleaveFour(const uint32_t* rows, size_t row_stride, size_t c
 #endif
 }
 
-// A tile's inputs as its kernel reads them, packed[word][row]. make(row, first, count, out) gives words [first,
-// first + count) of a row, where first is a multiple of kChunk (a multiple of 4): floats, pairs of bfloat16, or the
-// words of groups.
+// Part `part` of a tile's inputs as its kernel reads them, packed[word][row]. make(row, first, count, out) gives words
+// [first, first + count) of a row, where first is a multiple of kChunk (a multiple of 4): floats, pairs of bfloat16, or
+// the words of groups.
 template <size_t kChunk, class Make>
-void InterleaveTile(size_t height, size_t words, const Make& make, float* packed) {
-  char* to = reinterpret_cast<char*>(packed);
+void InterleaveTile(size_t height, size_t words, int64_t part, const Make& make, float* packed) {
   HWY_ALIGN uint32_t rows[kMaxRows][kChunk];
-  for (size_t first = 0; first < words; first += kChunk, to += kChunk * height * 4) {
+  const size_t chunks = (words + kChunk - 1) / kChunk, p = static_cast<size_t>(part), parts = kTileParts;
+  for (size_t chunk = p * chunks / parts; chunk < (p + 1) * chunks / parts; ++chunk) {
+    const size_t first = chunk * kChunk;
+    char* to = reinterpret_cast<char*>(packed) + first * height * 4;
     const size_t count = std::min(kChunk, words - first);
     for (size_t r = 0; r < height; ++r) make(r, first, count, rows[r]);
     if (height == 1) {
@@ -270,8 +272,11 @@ void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles,
   const auto* w = static_cast<const typename Kernel::Weight*>(a.panels) + panel * panel_weights;
   const bool in_turns = Kernel::kAsks && tiles.count >= P && P <= 4;
   const size_t panel_bytes = static_cast<size_t>(panel_weights) * sizeof(typename Kernel::Weight);
-  ReadAhead* later = Kernel::kAsks ? a.read_ahead : nullptr;
-  if (later != nullptr) later->Multiply(P * panel_bytes);
+  ReadAhead::Lines later;
+  if (in_turns && a.read_ahead != nullptr) {
+    const size_t idle = static_cast<size_t>(tiles.count * P) - P;  // tiles' panels that are near already
+    later = a.read_ahead->Take(P * panel_bytes, panel_bytes, idle);
+  }
   for (int64_t t = 0; t < tiles.count; ++t) {
     const int64_t row = tiles.first_row(t, a.rows);
     const int64_t height = tiles.first_row(t + 1, a.rows) - row;
@@ -283,10 +288,10 @@ void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles,
     if (in_turns && !own) {
       const bool next_panel = t < P && panel + P + t < end;
       if (next_panel) asked[0] = w + (P + t) * panel_weights;
-      for (int64_t p = next_panel ? 1 : 0; p < P && later != nullptr; ++p) {
-        const char* lines = later->Take(panel_bytes);
-        if (lines == nullptr) break;
-        asked[p] = reinterpret_cast<const typename Kernel::Weight*>(lines);
+      for (int64_t p = next_panel ? 1 : 0; p < P && later.bytes > 0; ++p) {
+        asked[p] = reinterpret_cast<const typename Kernel::Weight*>(later.begin);
+        later.begin += panel_bytes;
+        later.bytes -= std::min(later.bytes, panel_bytes);
       }
     }
     TileOfHeight<Kernel, P>(a, packed + PackedInputFloats(a.format, row, a.k), w, asked, row, height, panel);

@@ -88,13 +88,19 @@ template <typename T>
 void PackBFloat16TilesOf(const LinearRows& a, int64_t begin, int64_t end, float* packed) {
   const RowTiles tiles = TilesOf(a.rows);
   const size_t k = static_cast<size_t>(a.k), pairs = (k + 1) / 2;
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t first = tiles.first_row(t, a.rows);
+  for (int64_t part = begin; part < end; ++part) {
+    const int64_t t = part / kTileParts, first = tiles.first_row(t, a.rows);
     const auto round = [&](size_t row, size_t at, size_t count, uint32_t* out) {
       const T* from = static_cast<const T*>(a.x) + (first + static_cast<int64_t>(row)) * a.x_stride;
-      for (size_t i = 0; i < count; i += kLanes) RoundInputs(from + 2 * (at + i), k - 2 * (at + i), out + i);
+      for (size_t i = 0; i < count; i += kLanes) {
+        // Of the next chunk: another thread wrote them, and its cache is as far away as memory.
+        const T* ahead = from + 2 * (at + i + kChunk);
+        AskSecondLevel(ahead);
+        AskSecondLevel(ahead + kLanes);
+        RoundInputs(from + 2 * (at + i), k - 2 * (at + i), out + i);
+      }
     };
-    InterleaveTile<kChunk>(static_cast<size_t>(tiles.first_row(t + 1, a.rows) - first), pairs, round,
+    InterleaveTile<kChunk>(static_cast<size_t>(tiles.first_row(t + 1, a.rows) - first), pairs, part % kTileParts, round,
                            packed + static_cast<size_t>(first) * pairs);
   }
 }

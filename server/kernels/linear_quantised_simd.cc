@@ -178,7 +178,7 @@ HWY_INLINE void LoadGroup(const T* from, size_t count, float* to) {
 constexpr size_t kGroupWords = sizeof(QuantisedInputs<1>) / 4;
 
 template <typename T>
-void QuantiseTile(const LinearRows& a, int64_t first, int64_t height, float* packed) {
+void QuantiseTile(const LinearRows& a, int64_t first, int64_t height, int64_t part, float* packed) {
   const auto quantise = [&](size_t row, size_t at, size_t count, uint32_t* out) {
     const T* from = static_cast<const T*>(a.x) + (first + static_cast<int64_t>(row)) * a.x_stride;
     for (size_t word = 0; word < count; word += kGroupWords) {
@@ -199,20 +199,20 @@ void QuantiseTile(const LinearRows& a, int64_t first, int64_t height, float* pac
       std::memcpy(out + word, &words, sizeof(words));
     }
   };
-  InterleaveTile<4 * kGroupWords>(static_cast<size_t>(height), kGroupWords * static_cast<size_t>(GroupsOf(a.k)),
+  InterleaveTile<4 * kGroupWords>(static_cast<size_t>(height), kGroupWords * static_cast<size_t>(GroupsOf(a.k)), part,
                                   quantise, packed);
 }
 
 void QuantiseInputsTarget(const LinearRows& args, int64_t begin, int64_t end, float* packed) {
   const RowTiles tiles = TilesOf(args.rows);
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t first = tiles.first_row(t, args.rows);
+  for (int64_t part = begin; part < end; ++part) {
+    const int64_t t = part / kTileParts, first = tiles.first_row(t, args.rows);
     const int64_t height = tiles.first_row(t + 1, args.rows) - first;
     float* to = packed + PackedInputFloats(args.format, first, args.k);
     if (args.x_type == RowType::kFloat32) {
-      QuantiseTile<float>(args, first, height, to);
+      QuantiseTile<float>(args, first, height, part % kTileParts, to);
     } else {
-      QuantiseTile<uint16_t>(args, first, height, to);
+      QuantiseTile<uint16_t>(args, first, height, part % kTileParts, to);
     }
   }
 }

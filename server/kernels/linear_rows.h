@@ -62,6 +62,10 @@ struct RowTiles {
 };
 RowTiles TilesOf(int64_t rows);
 
+// A tile's inputs are interleaved in so many parts, each some of its inputs: there are few tiles, and threads to share
+// them.
+inline constexpr int64_t kTileParts = 4;
+
 // One group of inputs of a tile: x = scale * q, and, for kInt4 only, sum = scale * (q0 + q1 + ...), which the
 // least value of a 4-bit group is multiplied with. A group with a NaN or Inf has scale NaN and q 0; one with
 // nothing above 1e-30 is taken as zeros.
@@ -82,7 +86,7 @@ constexpr int64_t PackedInputFloats(WeightFormat format, int64_t rows, int64_t k
 // Panels that one kernel call takes at once for these rows: the grain for splitting the work.
 int64_t PanelsAtOnce(int64_t rows, bool narrow);
 
-// Interleaves the inputs of tiles [begin, end) into `packed`.
+// Interleaves parts [begin, end) of the inputs into `packed`; part = tile * kTileParts + part of the tile.
 void PackInputsCpu(const LinearRows& args, int64_t begin, int64_t end, float* packed);
 
 // Outputs of panels [begin, end) for all rows, from the packed inputs.

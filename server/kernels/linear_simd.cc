@@ -43,8 +43,8 @@ template <typename T>
 void PackInputsOf(const LinearRows& a, int64_t begin, int64_t end, float* packed) {
   const RowTiles tiles = TilesOf(a.rows);
   const size_t k = static_cast<size_t>(a.k);
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t first = tiles.first_row(t, a.rows);
+  for (int64_t part = begin; part < end; ++part) {
+    const int64_t t = part / kTileParts, first = tiles.first_row(t, a.rows);
     const auto widen = [&](size_t row, size_t at, size_t count, uint32_t* out) {
       const T* from = static_cast<const T*>(a.x) + (first + static_cast<int64_t>(row)) * a.x_stride;
       const DF d;
@@ -54,7 +54,7 @@ void PackInputsOf(const LinearRows& a, int64_t begin, int64_t end, float* packed
       for (; i < count; ++i) values[i] = ToFloat(from[at + i]);
       std::memcpy(out, values, count * sizeof(float));
     };
-    InterleaveTile<kChunk>(static_cast<size_t>(tiles.first_row(t + 1, a.rows) - first), k, widen,
+    InterleaveTile<kChunk>(static_cast<size_t>(tiles.first_row(t + 1, a.rows) - first), k, part % kTileParts, widen,
                            packed + static_cast<size_t>(first) * k);
   }
 }

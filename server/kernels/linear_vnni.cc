@@ -176,7 +176,7 @@ HWY_INLINE ByteGroup RoundGroup(const T* from, size_t count) {
 constexpr size_t kGroupWords = sizeof(ByteInputs<1>) / 4;
 
 template <typename T>
-void RoundTile(const LinearRows& a, int64_t first, int64_t height, float* packed) {
+void RoundTile(const LinearRows& a, int64_t first, int64_t height, int64_t part, float* packed) {
   const auto round = [&](size_t row, size_t at, size_t count, uint32_t* out) {
     const T* from = static_cast<const T*>(a.x) + (first + static_cast<int64_t>(row)) * a.x_stride;
     for (size_t word = 0; word < count; word += kGroupWords) {
@@ -190,20 +190,20 @@ void RoundTile(const LinearRows& a, int64_t first, int64_t height, float* packed
       std::memcpy(out + word, &words, sizeof(words));
     }
   };
-  InterleaveTile<4 * kGroupWords>(static_cast<size_t>(height), kGroupWords * static_cast<size_t>(GroupsOf(a.k)), round,
-                                  packed);
+  InterleaveTile<4 * kGroupWords>(static_cast<size_t>(height), kGroupWords * static_cast<size_t>(GroupsOf(a.k)), part,
+                                  round, packed);
 }
 
 void RoundInputs(const LinearRows& a, int64_t begin, int64_t end, float* packed) {
   const RowTiles tiles = TilesOf(a.rows);
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t first = tiles.first_row(t, a.rows);
+  for (int64_t part = begin; part < end; ++part) {
+    const int64_t t = part / kTileParts, first = tiles.first_row(t, a.rows);
     const int64_t height = tiles.first_row(t + 1, a.rows) - first;
     float* to = packed + PackedInputFloats(a.format, first, a.k);
     if (a.x_type == RowType::kFloat32) {
-      RoundTile<float>(a, first, height, to);
+      RoundTile<float>(a, first, height, part % kTileParts, to);
     } else {
-      RoundTile<uint16_t>(a, first, height, to);
+      RoundTile<uint16_t>(a, first, height, part % kTileParts, to);
     }
   }
 }

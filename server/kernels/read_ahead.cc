@@ -57,29 +57,32 @@ void ReadAhead::Aim(const void* keys, const void* values) {
   next_.store(0, std::memory_order_relaxed);
   const size_t multiplied = multiplied_.exchange(0, std::memory_order_relaxed);
   if (multiplied > 0) layer_weights_ = multiplied;
+  per_weight_ = layer_weights_ == 0 ? 0.0 : kPace * static_cast<double>(total_) / static_cast<double>(layer_weights_);
 }
 
 void ReadAhead::AimAtNothing() { total_ = 0; }
 
-void ReadAhead::Multiply(size_t bytes) { multiplied_.fetch_add(bytes, std::memory_order_relaxed); }
-
-const char* ReadAhead::Take(size_t bytes) {
+ReadAhead::Lines ReadAhead::Take(size_t weights, size_t unit, size_t most) {
+  const size_t multiplied = multiplied_.fetch_add(weights, std::memory_order_relaxed) + weights;
   size_t at = next_.load(std::memory_order_relaxed);
-  const double part = layer_weights_ == 0 ? 1.0
-                      : static_cast<double>(multiplied_.load(std::memory_order_relaxed)) / static_cast<double>(layer_weights_);
-  const size_t due = std::min(total_, static_cast<size_t>(part * kPace * static_cast<double>(total_)));
+  if (at >= total_) return {};
+  const double paced = per_weight_ * static_cast<double>(multiplied);
+  const size_t due = per_weight_ == 0.0 || paced >= static_cast<double>(total_) ? total_ : static_cast<size_t>(paced);
   while (at < due) {
+    const size_t units = due == total_ ? (due - at + unit - 1) / unit : (due - at) / unit;
     const size_t first = at < planned_ ? 0 : planned_;  // of the keys, or of the values
     const auto later = std::upper_bound(runs_.begin(), runs_.end(), at - first,
                                         [](size_t place, const Run& run) { return place < run.at; });
     const Run& run = *(later - 1);
     // Not past the run's end: what comes then lies elsewhere.
-    const size_t end = first + (later == runs_.end() ? planned_ : later->at);
-    if (next_.compare_exchange_weak(at, std::min(at + bytes, end), std::memory_order_relaxed)) {
-      return (first == 0 ? keys_ : values_) + run.begin + (at - first - run.at);
+    const size_t run_end = first + (later == runs_.end() ? planned_ : later->at);
+    const size_t end = std::min(at + std::min(units, most) * unit, run_end);
+    if (end == at) return {};
+    if (next_.compare_exchange_weak(at, end, std::memory_order_relaxed)) {
+      return {(first == 0 ? keys_ : values_) + run.begin + (at - first - run.at), end - at};
     }
   }
-  return nullptr;
+  return {};
 }
 
 size_t MostReadAheadBytes() {

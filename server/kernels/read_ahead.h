@@ -37,13 +37,15 @@ class ReadAhead {
   void Aim(const void* keys, const void* values);
   void AimAtNothing();
 
-  // Says that so many bytes of weights are about to be multiplied. Takes keep pace with what the layer before had in
-  // all: asked for at once, the lines would only wait for each other, and weights for them.
-  void Multiply(size_t bytes);
-
-  // The begin of up to `bytes` that nobody took since Aim, or null: nothing is left for now. Fewer are left where the next ones
-  // lie elsewhere; to ask for all `bytes` is then harmless, whatever is there.
-  const char* Take(size_t bytes);
+  // Some bytes in a row that nobody took since Aim; none are left where there are none for now.
+  struct Lines {
+    const char* begin = nullptr;
+    size_t bytes = 0;
+  };
+  // What to ask for while `weights` bytes of weights are multiplied: up to `most` times `unit` bytes, in whole units but
+  // at the end of what lies together. Keeps pace with what the layer before multiplied in all: asked for at once, lines
+  // would only wait for each other, and weights for them.
+  Lines Take(size_t weights, size_t unit, size_t most);
 
  private:
   struct Run {
@@ -61,7 +63,8 @@ class ReadAhead {
   const char* keys_ = nullptr;
   const char* values_ = nullptr;
   std::atomic<size_t> next_{0};
-  size_t layer_weights_ = 0;  // bytes, of the layer before; 0: unknown
+  double per_weight_ = 0.0;  // bytes to ask for per byte of weights; 0: all at once
+  size_t layer_weights_ = 0;           // bytes, of the layer before; 0: unknown
   std::atomic<size_t> multiplied_{0};  // bytes of weights since Aim
 };
 

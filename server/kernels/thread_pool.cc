@@ -77,11 +77,13 @@ struct ThreadPool::State {
   static bool Idle(uint64_t word) { return word % kOpen == 0; }
 
   void Drain() {
-    const int64_t parts = kPartsPerThread * (static_cast<int64_t>(workers.size()) + 1);
+    const int64_t threads = static_cast<int64_t>(workers.size()) + 1, parts = kPartsPerThread * threads;
     int64_t begin = next.load(std::memory_order_relaxed);
     while (begin < count) {
-      const int64_t grains = std::max<int64_t>(1, (count - begin) / (grain * parts));
-      const int64_t end = std::min(begin + grains * grain, count);
+      const int64_t left = count - begin, grains = left / (grain * parts);
+      // The last grains in parts, so that no thread has a whole one while others have none.
+      const int64_t some = grains > 0 ? grains * grain : std::min(grain, (left + threads - 1) / threads);
+      const int64_t end = std::min(begin + some, count);
       if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
       (*body)(begin, end);
       begin = next.load(std::memory_order_relaxed);

@@ -25,8 +25,8 @@ class ThreadPool {
   // Called once by the thread that calls ParallelFor.
   void PinCaller();
 
-  // Runs body(begin, end) over [0, count) split into chunks that are multiples of `grain` (but the
-  // last), on all threads, and returns when all are done. How work is split never changes a result.
+  // Runs body(begin, end) over [0, count) split into chunks that are multiples of `grain` but towards the
+  // end, on all threads, and returns when all are done. How work is split never changes a result.
   void ParallelFor(int64_t count, int64_t grain,
                    const std::function<void(int64_t begin, int64_t end)>& body);
 

@@ -195,7 +195,7 @@ void CheckNarrow(WeightFormat format, LinearExit exit, bool with_bias) {
       args.k = k;
       args.narrow = narrow;
       at::Tensor inputs = at::empty({PackedInputFloats(format, rows, k)});
-      PackInputsCpu(args, 0, TilesOf(rows).count, inputs.data_ptr<float>());
+      PackInputsCpu(args, 0, TilesOf(rows).count * kTileParts, inputs.data_ptr<float>());
       const auto run = format == WeightFormat::kFloat16 ? Float16PanelsCpu : LinearPanelsCpu;
       run(args, inputs.const_data_ptr<float>(), 0, (n + kPanel - 1) / kPanel);
     }

@@ -36,32 +36,39 @@ struct Batch {
 // A prompt of three tokens that ends in its second block, two sequences that share their first, one of a single token.
 Batch Mixed() { return {{3, 4, 9, 7, 2, 9, 7, 8, 9, 5, 9, 9}, {0, 0, 0, 1, 2, 3}, {17, 18, 19, 47, 31, 0}, 3}; }
 
-// How often each block is asked for, by takes of a size that divides a block.
-std::map<int64_t, int> Taken(ReadAhead& ahead, const char* cache, size_t size) {
+// How many parts of a block's `parts` are asked for, by takes of one or several parts without any weights.
+std::map<int64_t, int> Taken(ReadAhead& ahead, const char* cache, size_t parts = 1, size_t most = 1) {
   std::map<int64_t, int> counts;
-  while (const char* at = ahead.Take(size)) ++counts[(at - cache) / static_cast<int64_t>(kBytes)];
-  return counts;
+  const size_t size = kBytes / parts;
+  for (;;) {
+    const ReadAhead::Lines lines = ahead.Take(0, size, most);
+    if (lines.bytes == 0) return counts;
+    EXPECT_LE(lines.bytes, most * size);
+    EXPECT_EQ(lines.bytes % size, 0u);
+    for (size_t at = 0; at < lines.bytes; at += size) ++counts[(lines.begin + at - cache) / static_cast<int64_t>(kBytes)];
+  }
 }
+bool HasNothing(ReadAhead& ahead) { return ahead.Take(0, 64, 1).bytes == 0; }
 
 TEST(ReadAhead, TakesEveryPlannedBlockOfBothCachesOnce) {
   const std::vector<char> memory(20 * kBytes);
   const char* keys = memory.data();
   const char* values = keys + 10 * kBytes;
   ReadAhead ahead(size_t{1} << 20);
-  EXPECT_EQ(ahead.Take(64), nullptr) << "nothing is planned";
+  EXPECT_TRUE(HasNothing(ahead)) << "nothing is planned";
   const Batch batch = Mixed();
   ahead.Plan(batch.Step());
-  EXPECT_EQ(ahead.Take(64), nullptr) << "aimed at nothing";
+  EXPECT_TRUE(HasNothing(ahead)) << "aimed at nothing";
   for (int layer = 0; layer < 2; ++layer) {
     ahead.Aim(keys, values);
     std::map<int64_t, int> want;
     for (const int64_t block : {2, 3, 4, 5, 7, 8, 9}) want[block] = want[10 + block] = 2;
-    EXPECT_EQ(Taken(ahead, keys, kBytes / 2), want);
-    EXPECT_EQ(ahead.Take(64), nullptr);
+    EXPECT_EQ(Taken(ahead, keys, 2), want);
+    EXPECT_TRUE(HasNothing(ahead));
   }
   ahead.Aim(keys, values);
   ahead.AimAtNothing();
-  EXPECT_EQ(ahead.Take(64), nullptr);
+  EXPECT_TRUE(HasNothing(ahead));
 }
 
 TEST(ReadAhead, PlansTheFirstTokensBlocksWhereNotAllHaveRoom) {
@@ -75,7 +82,7 @@ TEST(ReadAhead, PlansTheFirstTokensBlocksWhereNotAllHaveRoom) {
     for (const int64_t block : std::vector<int64_t>{3, 4, 7}) {
       if (want.size() < 2 * blocks) want[block] = want[10 + block] = 1;
     }
-    EXPECT_EQ(Taken(ahead, memory.data(), kBytes), want) << blocks;
+    EXPECT_EQ(Taken(ahead, memory.data()), want) << blocks;
   }
 }
 
@@ -87,7 +94,9 @@ TEST(ReadAhead, LongTakesReachEveryRun) {
   ahead.Plan(batch.Step());  // 2 3 4 5 and 7 8 9
   ahead.Aim(memory.data(), memory.data() + 10 * kBytes);
   std::vector<int64_t> begins;
-  while (const char* at = ahead.Take(3 * kBytes)) begins.push_back((at - memory.data()) / static_cast<int64_t>(kBytes));
+  for (ReadAhead::Lines lines; (lines = ahead.Take(0, 3 * kBytes, 1)).bytes > 0;) {
+    begins.push_back((lines.begin - memory.data()) / static_cast<int64_t>(kBytes));
+  }
   EXPECT_EQ(begins, (std::vector<int64_t>{2, 5, 7, 12, 15, 17}));
 }
 
@@ -96,24 +105,37 @@ TEST(ReadAhead, KeepsPaceWithTheWeights) {
   const std::vector<char> memory(20 * kBytes);
   const Batch batch = Mixed();
   ReadAhead ahead(size_t{1} << 20);
+  const auto multiply = [&](size_t weights) { return ahead.Take(weights, kBytes, 1).bytes / kBytes; };
   for (int step = 0; step < 2; ++step) {
-    ahead.Multiply(5);  // of the last layer, which takes nothing
+    multiply(5);  // of the last layer, which takes nothing
     ahead.Plan(batch.Step());
     ahead.Aim(memory.data(), memory.data() + 10 * kBytes);
     if (step == 0) {
-      EXPECT_EQ(Taken(ahead, memory.data(), kBytes).size(), 14u) << "nothing to go by yet";
+      EXPECT_EQ(Taken(ahead, memory.data()).size(), 14u) << "nothing to go by yet";
     }
-    ahead.Multiply(600);
-    ahead.Multiply(400);
+    multiply(600);
+    multiply(400);
     ahead.Aim(memory.data(), memory.data() + 10 * kBytes);
-    EXPECT_EQ(ahead.Take(kBytes), nullptr);
-    ahead.Multiply(250);
-    const size_t early = Taken(ahead, memory.data(), kBytes).size();
+    EXPECT_TRUE(HasNothing(ahead));
+    EXPECT_EQ(multiply(20), 0u) << "less than a unit is due";
+    const size_t early = multiply(230) + Taken(ahead, memory.data()).size();
     EXPECT_GE(early, 4u);
     EXPECT_LE(early, 6u);
-    ahead.Multiply(650);
-    EXPECT_EQ(early + Taken(ahead, memory.data(), kBytes).size(), 14u) << "before the layer's end";
+    EXPECT_EQ(early + multiply(650) + Taken(ahead, memory.data()).size(), 14u) << "before the layer's end";
   }
+}
+
+// Several units at once, and less than one where that is all there is.
+TEST(ReadAhead, TakesWholeUnits) {
+  const std::vector<char> memory(20 * kBytes);
+  const Batch batch = Mixed();
+  ReadAhead ahead(size_t{1} << 20);
+  ahead.Plan(batch.Step());  // 2 3 4 5 and 7 8 9
+  ahead.Aim(memory.data(), memory.data() + 10 * kBytes);
+  const size_t unit = kBytes + kBytes / 2;
+  std::vector<size_t> bytes;
+  for (ReadAhead::Lines lines; (lines = ahead.Take(0, unit, 2)).bytes > 0;) bytes.push_back(lines.bytes);
+  EXPECT_EQ(bytes, (std::vector<size_t>{2 * unit, kBytes, 2 * unit, 2 * unit, kBytes, 2 * unit}));
 }
 
 TEST(ReadAhead, SharedBlocksLeaveRoomForOthers) {
@@ -124,7 +146,7 @@ TEST(ReadAhead, SharedBlocksLeaveRoomForOthers) {
   ahead.Aim(memory.data(), memory.data() + 20 * kBytes);
   std::map<int64_t, int> want;
   for (const int64_t block : {1, 2, 3, 4, 5}) want[block] = want[20 + block] = 1;
-  EXPECT_EQ(Taken(ahead, memory.data(), kBytes), want);
+  EXPECT_EQ(Taken(ahead, memory.data()), want);
 }
 
 // Who is wrong about them is told by attention.
@@ -134,7 +156,7 @@ TEST(ReadAhead, LeavesOutTokensThatHaveNoBlocks) {
   ReadAhead ahead(size_t{1} << 20);
   ahead.Plan(batch.Step());
   ahead.Aim(memory.data(), memory.data() + 10 * kBytes);
-  EXPECT_EQ(Taken(ahead, memory.data(), kBytes), (std::map<int64_t, int>{{3, 1}, {4, 1}, {13, 1}, {14, 1}}));
+  EXPECT_EQ(Taken(ahead, memory.data()), (std::map<int64_t, int>{{3, 1}, {4, 1}, {13, 1}, {14, 1}}));
 }
 
 TEST(ReadAhead, ThreadsTakeEveryBlockOnce) {
@@ -147,7 +169,7 @@ TEST(ReadAhead, ThreadsTakeEveryBlockOnce) {
   ahead.Aim(memory.data(), memory.data() + 6000 * kBytes);
   std::vector<std::map<int64_t, int>> taken(4);
   std::vector<std::thread> threads;
-  for (auto& mine : taken) threads.emplace_back([&] { mine = Taken(ahead, memory.data(), kBytes); });
+  for (auto& mine : taken) threads.emplace_back([&] { mine = Taken(ahead, memory.data()); });
   for (std::thread& thread : threads) thread.join();
   std::map<int64_t, int> all;
   for (const auto& mine : taken) {

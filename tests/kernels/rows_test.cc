@@ -31,8 +31,12 @@ TEST(ThreadPool, EveryItemOnceInGrains) {
         std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
         pool.ParallelFor(count, grain, [&](int64_t begin, int64_t end) {
           EXPECT_LT(begin, end);
-          EXPECT_EQ(begin % grain, 0);
-          EXPECT_TRUE(end % grain == 0 || end == count);
+          if (threads == 1 || count <= grain) {
+            EXPECT_EQ(end - begin, count);
+          } else {
+            EXPECT_LE(end - begin, std::max<int64_t>(grain, (count - begin) / threads));
+            EXPECT_TRUE(count - begin <= grain * threads || (begin % grain == 0 && end % grain == 0));
+          }
           for (int64_t i = begin; i < end; ++i) seen[static_cast<size_t>(i)]++;
         });
         for (const auto& n : seen) EXPECT_EQ(n.load(), 1);

@@ -163,7 +163,7 @@ TEST(ReadAhead, IsAimedAtTheNextLayer) {
       kernels::ReadAhead* ahead = kernels::CurrentReadAhead();
       ASSERT_NE(ahead, nullptr);
       for (const std::vector<at::Tensor>* caches : {&cache.keys, &cache.values}) {
-        const char* taken = ahead->Take(size_t{1} << 30);
+        const char* taken = ahead->Take(0, size_t{1} << 30, 1).begin;
         if (layer + 1 == layers) {
           EXPECT_EQ(taken, nullptr);
         } else {

@@ -13,7 +13,8 @@ NAME = "openvino-genai"
 FOLDER = "openvino-genai"
 MODULE = "openvino_genai"
 INSTALL = "openvino-genai==2026.4.1.0 numpy"
-VARIANTS = {"int8": "int8", "fp16": "fp16"}
+# -f32: arithmetic in float32 where the processor has bfloat16's, which is then its default.
+VARIANTS = {"int8": "int8", "fp16": "fp16", "int8-f32": "int8", "fp16-f32": "fp16"}
 CONVERTER = ("convert-openvino", "optimum-intel openvino==2026.4.1 nncf openvino-tokenizers torch==2.11.0")
 SUFFIX = ".openvino"
 
@@ -35,11 +36,14 @@ class Engine(base.Engine):
         scheduler.enable_prefix_caching = False
         scheduler.max_num_batched_tokens = 4096
         scheduler.max_num_seqs = 256
+        properties = {"INFERENCE_NUM_THREADS": self.threads}
+        if self.variant.endswith("-f32"):
+            properties["INFERENCE_PRECISION_HINT"] = "f32"
         self.pipeline = openvino_genai.ContinuousBatchingPipeline(
             self.model,
             scheduler_config=scheduler,
             device="CPU",
-            properties={"INFERENCE_NUM_THREADS": self.threads},
+            properties=properties,
         )
 
     def generate(self, prompts, output):
