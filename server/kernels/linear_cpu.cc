@@ -74,7 +74,8 @@ void LinearPass(const LinearRows& rows, float* packed) {
   const bool as_is = rows.rows == 1 && rows.x_type == RowType::kFloat32 && kernel.pack == PackInputsCpu;
   if (!as_is) {
     const RowTiles tiles = TilesOf(rows.rows);
-    const int64_t part_cost = rows.rows / tiles.count * rows.k / kTileParts;
+    // Twice that of an element of other kernels: what it reads another thread wrote.
+    const int64_t part_cost = 2 * rows.rows / tiles.count * rows.k / kTileParts;
     ForItems(tiles.count * kTileParts, 1, part_cost,
              [&](int64_t begin, int64_t end) { kernel.pack(rows, begin, end, packed); });
   }
