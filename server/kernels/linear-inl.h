@@ -261,6 +261,14 @@ void TileOfHeight(const LinearRows& a, const float* x, const typename Kernel::We
   }
 }
 
+// A group's tiles can ask for tiles * panels panels: what is left of those beside the group's own, which the first tile of a
+// first group asks for, and the next group's, of which the tiles after it, or all, ask for one each.
+HWY_INLINE size_t IdleAsks(int64_t tiles, int64_t panels, bool first, int64_t left) {
+  const int64_t next = std::max<int64_t>(0, std::min({panels, tiles, left - panels}));
+  const int64_t own = first ? panels : 0;
+  return static_cast<size_t>(tiles * panels - own - (first ? std::max<int64_t>(0, next - 1) : next));
+}
+
 // All tiles of rows over the group of P panels from `panel` on, of panels [begin, end); they stay in the second-level
 // cache meanwhile. Where there are as many tiles as panels, each asks for one panel of the next group, so that memory
 // works all the time and not during the first tile only; in the place of the panels that are near already they ask for
@@ -274,8 +282,7 @@ void PanelGroup(const LinearRows& a, const float* packed, const RowTiles& tiles,
   const size_t panel_bytes = static_cast<size_t>(panel_weights) * sizeof(typename Kernel::Weight);
   ReadAhead::Lines later;
   if (in_turns && a.read_ahead != nullptr) {
-    const size_t idle = static_cast<size_t>(tiles.count * P) - P;  // tiles' panels that are near already
-    later = a.read_ahead->Take(P * panel_bytes, panel_bytes, idle);
+    later = a.read_ahead->Take(P * panel_bytes, panel_bytes, IdleAsks(tiles.count, P, panel == begin, end - panel));
   }
   for (int64_t t = 0; t < tiles.count; ++t) {
     const int64_t row = tiles.first_row(t, a.rows);

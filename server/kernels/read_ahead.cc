@@ -29,7 +29,7 @@ void ReadAhead::Plan(const ReadAheadStep& step) {
   runs_.clear();
   planned_ = total_ = 0;
   multiplied_.store(0, std::memory_order_relaxed);
-  added_.resize(static_cast<size_t>(step.blocks));
+  added_.assign(static_cast<size_t>(step.blocks), false);
   const size_t most = step.block_bytes == 0 ? 0 : most_bytes_ / (2 * step.block_bytes);
   for (int64_t t = 0; t < step.tokens && blocks_.size() < most; ++t) {
     const int32_t sequence = step.token_sequence[t], position = step.positions[t];
@@ -46,7 +46,6 @@ void ReadAhead::Plan(const ReadAheadStep& step) {
       runs_.push_back({planned_, static_cast<size_t>(blocks_[i]) * step.block_bytes});
     }
     planned_ += step.block_bytes;
-    added_[static_cast<size_t>(blocks_[i])] = false;
   }
 }
 
@@ -63,6 +62,7 @@ void ReadAhead::Aim(const void* keys, const void* values) {
 void ReadAhead::AimAtNothing() { total_ = 0; }
 
 ReadAhead::Lines ReadAhead::Take(size_t weights, size_t unit, size_t most) {
+  if (most == 0) return {};
   const size_t multiplied = multiplied_.fetch_add(weights, std::memory_order_relaxed) + weights;
   size_t at = next_.load(std::memory_order_relaxed);
   if (at >= total_) return {};

@@ -37,14 +37,14 @@ class ReadAhead {
   void Aim(const void* keys, const void* values);
   void AimAtNothing();
 
-  // Some bytes in a row that nobody took since Aim; none are left where there are none for now.
+  // Some bytes in a row that nobody took since Aim; 0 bytes where none are due.
   struct Lines {
     const char* begin = nullptr;
     size_t bytes = 0;
   };
   // What to ask for while `weights` bytes of weights are multiplied: up to `most` times `unit` bytes, in whole units but
-  // at the end of what lies together. Keeps pace with what the layer before multiplied in all: asked for at once, lines
-  // would only wait for each other, and weights for them.
+  // at the end of what lies together. Keeps pace with what was multiplied so in the layer before: asked for at once,
+  // lines would only wait for each other, and weights for them.
   Lines Take(size_t weights, size_t unit, size_t most);
 
  private:
@@ -56,7 +56,7 @@ class ReadAhead {
 
   const size_t most_bytes_;
   std::vector<int32_t> blocks_;
-  std::vector<bool> added_;  // by block; all false between plans
+  std::vector<bool> added_;  // by block
   std::vector<Run> runs_;
   size_t planned_ = 0;  // bytes of one cache
   size_t total_ = 0;    // of both; 0: aimed at nothing

@@ -33,8 +33,8 @@ void Pause() {
 // About 50 us on the machines at hand: longer than one thread waits for another at the end of a kernel (waking a thread
 // that sleeps costs as much), shorter than anything a user could notice.
 constexpr int kSpins = 3000;
-// A thread takes this part of its share of what is left, down to one grain: few chunks, and the last ones
-// even out what uneven rows (causal attention) leave.
+// A thread takes this part of its share of what is left, down to one grain, and of the last grains a share: few chunks,
+// and the last ones even out what uneven rows (causal attention) leave.
 constexpr int64_t kPartsPerThread = 2;
 
 thread_local ThreadPool* current_pool = nullptr;
@@ -81,7 +81,7 @@ struct ThreadPool::State {
     int64_t begin = next.load(std::memory_order_relaxed);
     while (begin < count) {
       const int64_t left = count - begin, grains = left / (grain * parts);
-      // The last grains in parts, so that no thread has a whole one while others have none.
+      // Where less than a grain is left for each: in equal parts, so that nobody has a whole one while others have none.
       const int64_t some = grains > 0 ? grains * grain : std::min(grain, (left + threads - 1) / threads);
       const int64_t end = std::min(begin + some, count);
       if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;

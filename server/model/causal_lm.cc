@@ -92,15 +92,18 @@ at::Tensor CausalLm::Impl::Finish(const StepInput& input, const Probe* probe) {
 }
 
 void CausalLm::Impl::PlanReadAhead(const StepInput& input, const KvCache& cache) {
-  if (!input.token_ids.is_cpu()) return;
+  const int64_t tokens = input.token_ids.size(0);
   kernels::ReadAheadStep step;
+  // Wrong lengths are attention's to refuse.
+  const bool readable = input.token_ids.is_cpu() && input.positions.numel() == tokens && input.token_sequence.numel() == tokens;
+  if (!readable) return read_ahead.Plan(step);
   step.block_tables = input.block_tables.const_data_ptr<int32_t>();
   step.block_tables_stride = input.block_tables.stride(0);
   step.sequences = input.block_tables.size(0);
   step.max_blocks = input.block_tables.size(1);
   step.token_sequence = input.token_sequence.const_data_ptr<int32_t>();
   step.positions = input.positions.const_data_ptr<int32_t>();
-  step.tokens = input.token_ids.size(0);
+  step.tokens = tokens;
   step.blocks = cache.blocks;
   step.block_size = cache.block_size;
   step.block_bytes = cache.keys.front().nbytes() / static_cast<size_t>(cache.blocks);

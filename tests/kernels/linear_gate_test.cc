@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/guarded.h"
+#include "kernels/linear_rows.h"
 #include "kernels/ops.h"
 #include "kernels/oracle.h"
 #include "kernels/read_ahead.h"
@@ -85,7 +86,9 @@ TEST(LinearGate, AsksAheadAndStaysTheSame) {
       ahead.Aim(cache.const_data_ptr(), cache.const_data_ptr<float>() + 32 * 1024);
       const ScopedReadAhead asks(&ahead);
       Check(96, 128, false, type, format, target);
-      EXPECT_EQ(ahead.Take(0, 64, 1).bytes, 0u) << target << " asked for nothing";
+      // Vectors of 128 bits ask for their own weights alone.
+      const bool narrow = SplitsWideVectors() && target == "AVX2" && !IsQuantised(format);
+      EXPECT_EQ(ahead.Take(0, 64, 1).bytes > 0, narrow) << target;
     }
   }
 }

@@ -35,7 +35,11 @@ TEST(ThreadPool, EveryItemOnceInGrains) {
             EXPECT_EQ(end - begin, count);
           } else {
             EXPECT_LE(end - begin, std::max<int64_t>(grain, (count - begin) / threads));
-            EXPECT_TRUE(count - begin <= grain * threads || (begin % grain == 0 && end % grain == 0));
+            if (count - begin <= grain * threads) {
+              EXPECT_LE(end - begin, (count - begin + threads - 1) / threads);
+            } else {
+              EXPECT_TRUE(begin % grain == 0 && end % grain == 0);
+            }
           }
           for (int64_t i = begin; i < end; ++i) seen[static_cast<size_t>(i)]++;
         });

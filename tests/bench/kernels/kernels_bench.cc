@@ -34,12 +34,12 @@ void BM_ReadBandwidth(benchmark::State& state) {
   std::atomic<uint64_t> total{0};
   const auto body = [&](int64_t begin, int64_t end) {
     uint64_t sums[32] = {};
-    for (int64_t i = begin; i < end; i += 32) {
-      for (int64_t j = 0; j < 32; ++j) sums[j] += data[static_cast<size_t>(i + j)];
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < 32; ++j) sums[j] += data[static_cast<size_t>(32 * i + j)];
     }
     for (const uint64_t sum : sums) total += sum;
   };
-  for (auto _ : state) pool.ParallelFor(words, 1 << 20, std::cref(body));
+  for (auto _ : state) pool.ParallelFor(words / 32, 1 << 15, std::cref(body));
   benchmark::DoNotOptimize(total.load());
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * words * 8);
 }

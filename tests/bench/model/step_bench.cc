@@ -106,10 +106,12 @@ struct Step {
   }
   model::StepInput Input(int64_t sequences) {
     const int64_t n = static_cast<int64_t>(ids.size());
-    return {View(ids, {n}),      View(positions, {n}),
-            View(slots, {n}),    View(sequence, {n}),
-            View(tables, {sequences, static_cast<int64_t>(tables.size()) / sequences}),
-            View(rows, {static_cast<int64_t>(rows.size())})};
+    model::StepInput input{View(ids, {n}),      View(positions, {n}),
+                           View(slots, {n}),    View(sequence, {n}),
+                           View(tables, {sequences, static_cast<int64_t>(tables.size()) / sequences}),
+                           View(rows, {static_cast<int64_t>(rows.size())})};
+    input.every_token = rows.size() == ids.size();
+    return input;
   }
 };
 

@@ -21,7 +21,7 @@ SUFFIX = ".openvino"
 
 def convert(model: str, target: str, variant: str) -> None:
     command = [str(pathlib.Path(sys.executable).parent / "optimum-cli"), "export", "openvino"]
-    command += ["--model", model, "--task", "text-generation-with-past", "--weight-format", variant, target]
+    command += ["--model", model, "--task", "text-generation-with-past", "--weight-format", VARIANTS[variant], target]
     subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
 
 
