@@ -59,7 +59,10 @@ void ReadAhead::Aim(const void* keys, const void* values) {
   per_weight_ = layer_weights_ == 0 ? 0.0 : kPace * static_cast<double>(total_) / static_cast<double>(layer_weights_);
 }
 
-void ReadAhead::AimAtNothing() { total_ = 0; }
+void ReadAhead::AimAtNothing() {
+  total_ = 0;
+  keys_ = values_ = nullptr;
+}
 
 ReadAhead::Lines ReadAhead::Take(size_t weights, size_t unit, size_t most) {
   if (most == 0) return {};

@@ -36,6 +36,9 @@ class ReadAhead {
   // Take goes through the planned blocks of these two. Called once per layer.
   void Aim(const void* keys, const void* values);
   void AimAtNothing();
+  // What it is aimed at; null: nothing.
+  const void* keys() const { return keys_; }
+  const void* values() const { return values_; }
 
   // Some bytes in a row that nobody took since Aim; 0 bytes where none are due.
   struct Lines {
