@@ -50,30 +50,6 @@ void AddRow(T* HWY_RESTRICT h, const T* HWY_RESTRICT delta, size_t width) {
   }
 }
 
-// Whether a norm is known before its row is: DyT, and BHyT's second point.
-bool IsByElement(const RowNorm& norm, size_t width) {
-  return !NeedsMean(norm.numbers) && !MeasuresStat(norm.numbers) && GroupWidth(norm.numbers, width) == width;
-}
-
-// AddRow and NormRow in one pass, for a norm by element.
-template <typename T>
-void AddNormRow(T* h, const T* delta, T* y, size_t width, const RowNorm& norm, float carried) {
-  // Measures nothing, hence reads nothing of h.
-  const GroupScale scale = MeasureGroup(h, width, norm.numbers, carried);
-  WithElement(norm, scale, 0, [&](const auto& element) HWY_ATTR {
-    const DF d;
-    size_t i = 0;
-    for (; i + kLanes <= width; i += kLanes) {
-      StoreVec(d, hn::Add(LoadVec(d, h + i), LoadVec(d, delta + i)), h + i);
-      StoreVec(d, element(d, LoadVec(d, h + i), i, kLanes), y + i);
-    }
-    if (const size_t n = width - i) {
-      StorePart(d, hn::Add(LoadPart(d, h + i, n), LoadPart(d, delta + i, n)), h + i, n);
-      StorePart(d, element(d, LoadPart(d, h + i, n), i, n), y + i, n);
-    }
-  });
-}
-
 // h += N(delta), rounded once, after the addition.
 template <typename T>
 void NormAddRow(T* HWY_RESTRICT h, const T* HWY_RESTRICT delta, size_t width,
@@ -114,10 +90,6 @@ void ResidualRowsOf(const ResidualRows& a, int64_t begin, int64_t end) {
     const T* delta = static_cast<const T*>(a.delta) + r * a.delta_stride;
     T* y = a.has_next ? static_cast<T*>(a.y) + r * a.y_stride : nullptr;
     float* row_stat = a.row_stat ? a.row_stat + r : nullptr;
-    if (a.has_next && !a.has_out && IsByElement(a.next, width)) {
-      AddNormRow(h, delta, y, width, a.next, row_stat ? *row_stat : 0.0f);
-      continue;
-    }
     if (a.has_out) {
       NormAddRow(h, delta, width, a.out);
     } else {

@@ -66,7 +66,7 @@ class ReadAhead {
   const char* keys_ = nullptr;
   const char* values_ = nullptr;
   std::atomic<size_t> next_{0};
-  double per_weight_ = 0.0;  // bytes to ask for per byte of weights; 0: all at once
+  double per_weight_ = 0.0;            // bytes to ask for per byte of weights; 0: all at once
   size_t layer_weights_ = 0;           // bytes, of the layer before; 0: unknown
   std::atomic<size_t> multiplied_{0};  // bytes of weights since Aim
 };
